@@ -75,7 +75,7 @@ class Topology:
         self.name = name
         self.config = config if config is not None else TopologyConfig()
         self.settings = completed(self.config, os.environ, Path())
-        """`config`, with what it leaves out from the environment and from files."""
+        """`config`, completed from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
         self._rules: list[Expectation] = []
@@ -123,16 +123,15 @@ class Topology:
 
         Args:
             name: identity of the stream's progress within the topology; keep it over releases.
-            after: streams that are read before it: until its first record is planned, it is asked
-                for none in a txid for which one of these has something to read. So a query as of
-                txid - 1 has all that was there of a dimension when the first fact comes. From then
-                on they are read side by side.
+            after: streams to read first. Until the first record of this stream is planned, it is
+                skipped in every txid for which one of these has something to read. So a query as
+                of txid - 1 has all rows of a dimension that existed when the first fact comes. From
+                then on all are read side by side.
 
         Raises:
-            TopologyError: the name is taken or malformed, `after` has something else than streams
-                of this topology, `spout` is not a Spout, its class does
-                not say what it is, or it sets rows aside that do not parse, and there is nowhere
-                to set them aside.
+            TopologyError: the name is taken or malformed, `after` has something other than streams
+                of this topology, `spout` is not a Spout, its class lacks `kind` or `metadata_type`,
+                or it sets aside rows that do not parse, and the topology has no table for them.
         """
         _check_name(name, "stream")
         if name in self._sources:
@@ -154,15 +153,15 @@ class Topology:
                 "Set it in the class.",
                 number="TXN-109",
             )
-        for each in after:
-            if getattr(each, "_topology", None) is not self:
+        for earlier in after:
+            if getattr(earlier, "_topology", None) is not self:
                 raise TopologyError(
-                    f"Stream '{name}' of topology '{self.name}' is to be read after {each!r}, "
+                    f"Stream '{name}' of topology '{self.name}' is to be read after {earlier!r}, "
                     "which is not a stream of this topology. Pass a list of what its stream() "
                     "returned, such as after=[dimension].",
                     number="TXN-107",
                 )
-        before = dict.fromkeys(source for each in after for source in each._node.sources())
+        before = dict.fromkeys(source for earlier in after for source in earlier._node.sources())
         source, rule = Source(name, spout, tuple(before)), None
         if spout.unparsed is not None:
             rule = Expectation.parses(source, spout.unparsed)
@@ -188,13 +187,13 @@ class Topology:
             until: "forever"; "caught_up": until no spout has anything to read; or a txid.
             standby: while another process leads, start everything, wait, and take over when it
                 ends, instead of being refused. Needs servers by host, not "embedded".
-            progress: whether to show on stderr, in one line, what the run does. None: if stderr is
-                a terminal, or in a notebook.
-            observers: are told what happens, each on a thread of its own (`txn.observers`);
-                whatever they do costs the run nothing.
+            progress: show the state of the run on stderr, in one line. None: if stderr is a
+                terminal, or in a notebook.
+            observers: get the run's events, each on a thread of its own (`txn.observers`), and
+                never slow the run down.
 
         Raises:
-            TxnError: why the run ended otherwise; see `txn.errors`. State is intact.
+            TxnError: the error that ended the run; see `txn.errors`. State is intact.
         """
         from txn.progress_bar import progress_bar
 
@@ -204,7 +203,7 @@ class Topology:
         try:
             with progress_bar(running, until, progress):
                 return running.await_termination(signals=True)
-        except KeyboardInterrupt:  # in the moment before the signals are ours
+        except KeyboardInterrupt:  # in the moment before the run handles signals
             return running.stop()
 
     def start(
@@ -220,10 +219,10 @@ class Topology:
         """Run in the background; arguments as for `run`. A standby waits in the background.
 
         Args:
-            store: where progress is kept, in place of `zookeeper`; the run closes it.
+            store: keeps progress in place of `zookeeper`; the run closes it.
 
         Raises:
-            TopologyError: nothing to run, an `until` that means nothing, or not an observer.
+            TopologyError: nothing to run, an invalid `until`, or not an observer.
             AbandonedError: an earlier run of this object has left threads behind.
         """
         from txn.engine.running import RunningTopology, tell_refused
@@ -254,21 +253,21 @@ class Topology:
         return running
 
     def preview(self, spark: SparkSession, rows: int = 20) -> dict[str, DataFrame]:
-        """What the first batch would put into each table, computed and written nowhere.
+        """Compute the rows that the first batch would put into each table; write nothing.
 
-        The batch is planned from the beginning of every source, whatever was committed already,
-        and states are empty. No ZooKeeper is needed.
+        The batch is planned from the beginning of every source, regardless of commits, and states
+        are empty. No ZooKeeper is needed.
 
         Args:
             spark: a session with Delta (`txn.session.delta_session`).
             rows: how many rows of each table to compute and hold.
 
         Returns:
-            Table -> rows that it would get; of a state, keys and values after the batch. A table
-            whose columns are not known before something is read is missing.
+            Table -> rows that it would get; for a state, keys and values after the batch. A table
+            is missing if its columns are unknown until its streams are read.
 
         Raises:
-            TxnError: as a run would raise it.
+            TxnError: any error that a run would raise.
             TopologyError: the user's code or Spark failed on the rows; or this object runs.
         """
         from txn.engine.preview import preview
@@ -307,7 +306,7 @@ class Topology:
         """Refuse a topology with a stream that leads nowhere, and an invalid `until`.
 
         Raises:
-            TopologyError: see there.
+            TopologyError: one of these.
         """
         self.definition.check_complete()
         valid = until in ("forever", "caught_up") or (
@@ -361,7 +360,7 @@ class Topology:
                     f"'{self.name}', bad_rows=AppendTable('warehouse/bad_rows')).",
                     number="TXN-122",
                 )
-            rules = tuple(each for each in self._rules if each.on_violation == "set_aside")
+            rules = tuple(other for other in self._rules if other.on_violation == "set_aside")
             sink = Sink(SetAside((*rules, rule)), self._bad_rows.committer)
             sink.check_pairing()
             self._bad_rows = sink
@@ -398,7 +397,7 @@ class Stream:
     def expect(
         self, name: str, condition: Column | str, on_violation: OnViolation = "fail"
     ) -> Stream:
-        """Hold every row against a rule (Delta Live Tables: expectations).
+        """Check every row against a rule (Delta Live Tables: expectations).
 
         A row breaks the rule if the condition is false or NULL. The rows that break it are counted
         in every table's log (`txn history`) and in the run's report, per txid.
@@ -407,21 +406,21 @@ class Stream:
             name: of the rule; once per stream.
             condition: a boolean Column over the stream's columns, or the same in SQL; Spark makes a
                 Column only where a session runs, so files for `txn run` write SQL. It may rely on
-                the rules before it: it is not asked about rows that broke one of them.
+                the rules before it: rows that broke one of them are not judged again.
             on_violation: "fail": the batch fails, as for an error of your own code; "drop": the
                 row goes no further; "set_aside": it goes to the topology's table of bad rows
                 instead, with stream, rule, position, the row as JSON, and the reason.
 
         Raises:
-            TopologyError: no name, a name twice, not a condition, an unknown `on_violation`, or
-                nowhere to set rows aside.
+            TopologyError: no name, a name used twice, not a condition, an unknown `on_violation`,
+                or no table for rows that are set aside.
         """
         rule = Expectation(self._node, name, condition, on_violation)
         self._topology._add_rule(rule)
         return Stream(self._topology, rule)
 
     def group_by(self, *keys: str) -> GroupedStream:
-        """Group by columns; what follows is per group (Trident: `groupBy`).
+        """Group by columns; later aggregates are per group (Trident: `groupBy`).
 
         Raises:
             TopologyError: no key, a repeated one, or one that is not a column name.
@@ -436,11 +435,11 @@ class Stream:
         return GroupedStream(self._topology, self._node, keys)
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
-        """One row per batch (Trident: global `aggregate`), also for an empty batch."""
+        """Aggregate each batch to one row (Trident: global `aggregate`), also an empty batch."""
         return GroupedStream(self._topology, self._node, ()).aggregate(**aggregates)
 
     def persistent_aggregate(self, state: State, **aggregates: Aggregate) -> TxnState:
-        """One running row over everything (Trident: global `persistentAggregate`)."""
+        """Keep one running row over all batches (Trident: global `persistentAggregate`)."""
         return GroupedStream(self._topology, self._node, ()).persistent_aggregate(
             state, **aggregates
         )
@@ -495,19 +494,19 @@ class Stream:
 
         Args:
             state: one that this topology keeps, as `persistent_aggregate` returned it, or a
-                StateTable that somebody else keeps (Trident: `newStaticState`).
+                StateTable that another topology keeps (Trident: `newStaticState`).
             on: the state's key columns, which the stream has under the same names; none for a
-                global aggregate. A key that the state does not have brings NULL values.
+                global aggregate. A key that the state lacks gives NULL values.
             as_of: "committed": as of the newest txid that is committed when the batch is
                 processed. Fast, up to `max_spout_pending` txids behind, and possibly another at a
                 replay, so tables below must be opaque. "txid-1": exactly as of the txid before
-                this one; read in the commit turn, where all that follows then runs. The same at
+                this one; read in the commit turn, where everything below it then runs. The same at
                 every replay, so a transactional spout stays transactional. Only for a state of
-                this topology. Trident reads whatever is there, half-committed txids included.
+                this topology. Trident reads the present rows, even of half-committed txids.
 
         Raises:
-            TopologyError: not a state, another topology's, keys that are not its keys, or an
-                `as_of` that means nothing for it.
+            TopologyError: not a state, a state of another topology, keys that are not its keys, or
+                an `as_of` that does not apply to it.
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
         where = f"state_query() of stream '{self._node.label()}'"
@@ -558,7 +557,7 @@ class Stream:
 
 
 class GroupedStream:
-    """A stream grouped by columns; without any, one single group."""
+    """A stream grouped by columns; without columns, one single group."""
 
     def __init__(self, topology: Topology, node: Node, keys: Sequence[str]) -> None:
         self._topology = topology
@@ -566,7 +565,7 @@ class GroupedStream:
         self._keys = tuple(keys)
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
-        """One row per group of each batch: the keys, then the named aggregates.
+        """Make one row per group of each batch: the keys, then the named aggregates.
 
         Raises:
             TopologyError: no aggregate, or a name that is also a key.
@@ -611,10 +610,10 @@ class GroupedStream:
 
 
 class TxnState:
-    """A state that a topology keeps (Trident: `TridentState`), as `persistent_aggregate` made it.
+    """A state that a topology keeps (Trident: `TridentState`), from `persistent_aggregate`.
 
     Args:
-        sink: the committer and what feeds it.
+        sink: the committer and the stream that feeds it.
         keys: the key columns; none for a global aggregate.
         aggregates: value column -> aggregate.
     """
@@ -642,8 +641,8 @@ class TxnState:
         """The changes of each txid: keys, values and `prev_<value>` (Trident: `newValuesStream`).
 
         One row per key that the batch touched; `prev_<value>` is the value as of txid - 1, NULL
-        for a new key. What follows is computed in the commit turn of the same txid, and what it
-        feeds is committed with that txid.
+        for a new key. Streams below it are computed in the commit turn of the same txid, and the
+        tables that they feed are committed with that txid.
 
         Raises:
             TopologyError: the table has no new values, or a column `prev_<value>` already.

@@ -132,7 +132,7 @@ class Station:
             raise OSError("lost")
         return [Staging(Staged(emission.attempt, ()), {}) for emission in emissions]
 
-    def told(self, _attempt: Any, _metadata: Any, error: BaseException) -> BaseException:
+    def explained(self, _attempt: Any, _metadata: Any, error: BaseException) -> BaseException:
         """The spouts have nothing to say of an error."""
         return error
 

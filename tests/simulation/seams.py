@@ -123,7 +123,7 @@ def _patches() -> list[Patch]:
         (txn.engine.shared_rows, "_run", lambda frames, session: None),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
-        (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
+        (txn.dataflow.evaluation, "_empty_frame", spark.nothing_of),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
         (committers.log_layout.committer, "CompactedRows", tables.SimCompactedRows),
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),

@@ -129,7 +129,7 @@ def columns_of(stream: str, kept: object) -> Schema:
 
 
 def nothing_of(frame: object) -> Frame:
-    """In place of `txn.dataflow.evaluation._nothing_of`."""
+    """In place of `txn.dataflow.evaluation._empty_frame`."""
     return Frame(())
 
 

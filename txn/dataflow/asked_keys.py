@@ -1,4 +1,4 @@
-"""What a batch reads of a large state: the rows of its own keys."""
+"""Read only the rows of a batch's own keys from a large state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["keys_of", "rows_for"]
 
 MOST_KEYS = 200_000
-"""Beyond it, all of the state is read: every task would have to be sent more keys than this."""
+"""With more keys than this, all of the state is read: every task would get a copy of the keys."""
 
 
 def keys_of(batch: DataFrame, on: Sequence[str]) -> DataFrame:
     """The keys of a batch, each once.
 
     Args:
-        batch: what reading again finds unchanged: it is read once more with the result.
-        on: its columns that are named like the state's keys.
+        batch: rows that do not change when they are read again, together with the result.
+        on: its columns with the names of the state's keys.
     """
     from pyspark.sql import functions as sf
 
@@ -32,9 +32,9 @@ def keys_of(batch: DataFrame, on: Sequence[str]) -> DataFrame:
 
 
 def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFrame:
-    """Those rows of a state that have some keys, if these are few; else all.
+    """The rows of a state with these keys if the keys are few; else all rows.
 
-    A job counts the keys first, because Spark knows no size of most sources, and would sort all of
+    A job counts the keys first: Spark does not know the size of most sources, and would sort all of
     the state to join it with a batch of any size.
 
     Args:
@@ -52,15 +52,15 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
     ((count, has_null),) = keys.agg(sf.count(sf.lit(1)), sf.bool_or(is_null)).collect()
     if count > MOST_KEYS:
         return state
-    found = of_keys(sf.broadcast(keys), bool(has_null))
-    if found is None:
+    rows = of_keys(sf.broadcast(keys), bool(has_null))
+    if rows is None:
         return state
-    values = [field.dataType for field in found.schema if field.name not in names]
-    return sf.broadcast(found) if all(map(_is_short, values)) else found
+    values = [field.dataType for field in rows.schema if field.name not in names]
+    return sf.broadcast(rows) if all(map(_is_short, values)) else rows
 
 
 def _is_short(kind: DataType) -> bool:
-    """Whether every value has a few bytes, so that each task may have as many as there are keys."""
+    """Return whether every value has a few bytes, so that each task can get one for every key."""
     from pyspark.sql import types as st
 
     short = st.NumericType | st.BooleanType | st.DateType | st.TimestampType | st.TimestampNTZType

@@ -1,9 +1,9 @@
-"""The columns of a run's streams, kept for the next run.
+"""The columns of a run's streams, stored for the next run.
 
-A spout may say its columns when it is opened; of others they are known once they have emitted
-something. Both are written down before a batch that needed them can be committed, so that a restart
-does not forget them. What is written down is used for idle streams only: as soon as the spout says
-or emits other columns in a later run, those hold.
+A spout may declare its columns when it is opened; others are known once they have emitted
+something. Both are recorded before a batch that needs them can be committed, so that a restart does
+not forget them. Recorded columns are used for idle streams only: as soon as the spout declares or
+emits other columns in a later run, those hold.
 """
 
 from __future__ import annotations
@@ -33,61 +33,61 @@ class StreamColumns:
     def __init__(self, remember: Callable[[str, dict[str, Any]], None]) -> None:
         self._remember = remember
         self._lock = threading.Lock()
-        self._known: dict[str, StructType] = {}
+        self._schemas: dict[str, StructType] = {}
         self._recalled: frozenset[str] = frozenset()
 
     def recall(self, durable: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what earlier runs have written down.
+        """Take the columns that earlier runs have recorded.
 
         Raises:
-            ProgressUnreadableError: it describes no columns.
+            ProgressUnreadableError: a record is not a schema.
         """
         with self._lock:
-            self._known = {stream: columns_of(stream, kept) for stream, kept in durable.items()}
-            self._recalled = frozenset(self._known)
+            self._schemas = {stream: columns_of(stream, data) for stream, data in durable.items()}
+            self._recalled = frozenset(self._schemas)
 
     def get(self, stream: str) -> StructType | None:
         """The columns of a stream; None if they are not known yet."""
-        return self._known.get(stream)
+        return self._schemas.get(stream)
 
     @property
     def assumed(self) -> frozenset[str]:
-        """The streams of whose columns this run knows no more than what was written down."""
+        """The streams whose columns are those of earlier runs, not seen in this one."""
         return self._recalled
 
     def decided(self, stream: str) -> bool:
-        """Whether this run has learned the columns of a stream, and did not only recall them."""
-        return stream in self._known and stream not in self._recalled
+        """Return whether this run itself has learned the columns of a stream."""
+        return stream in self._schemas and stream not in self._recalled
 
-    def learn(self, stream: str, found: StructType) -> None:
+    def learn(self, stream: str, schema: StructType) -> None:
         """Record the columns that a spout declared or emitted. Returns when they are durable.
 
         Raises:
-            TopologyError: they are not those that it had before in this run.
+            TopologyError: the stream had other columns before in this run.
             TxnError: they could not be made durable.
         """
         with self._lock:
-            known = self._known.get(stream)
-            if known is not None and stream not in self._recalled:
-                _refuse_changed(stream, known, found)
+            former = self._schemas.get(stream)
+            if former is not None and stream not in self._recalled:
+                _refuse_changed(stream, former, schema)
                 return
-            if known is None or not _same(known, found):
-                if known is not None:
+            if former is None or not _same_columns(former, schema):
+                if former is not None:
                     log.warning(
                         "Stream '%s' had the columns %s in earlier runs, and has %s now.",
                         stream,
-                        known.simpleString(),
-                        found.simpleString(),
+                        former.simpleString(),
+                        schema.simpleString(),
                     )
-                kept = found.jsonValue()
-                if _may_be_kept(kept):
-                    self._remember(stream, kept)
-            self._known = {**self._known, stream: found}
+                data = schema.jsonValue()
+                if _is_storable(data):
+                    self._remember(stream, data)
+            self._schemas = {**self._schemas, stream: schema}
             self._recalled -= {stream}
 
 
-def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
-    """The columns that were written down.
+def columns_of(stream: str, data: Mapping[str, Any]) -> StructType:
+    """The columns that an earlier run recorded.
 
     Raises:
         ProgressUnreadableError: they are not a schema.
@@ -95,9 +95,9 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        if not _may_be_kept(kept):
+        if not _is_storable(data):
             raise ValueError("it names a class of Python")
-        return StructType.fromJson(dict(kept))
+        return StructType.fromJson(dict(data))
     except Exception as error:
         raise ProgressUnreadableError(
             f"The stored columns of stream '{stream}' cannot be read ({error}). Delete its node "
@@ -106,30 +106,30 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
         ) from error
 
 
-def _may_be_kept(kept: Any) -> bool:
+def _is_storable(data: Any) -> bool:
     """Return whether a schema can be stored as data; a user-defined type names code to load."""
-    if isinstance(kept, Mapping):
-        return kept.get("type") != "udt" and all(map(_may_be_kept, kept.values()))
-    return not isinstance(kept, list) or all(map(_may_be_kept, kept))
+    if isinstance(data, Mapping):
+        return data.get("type") != "udt" and all(map(_is_storable, data.values()))
+    return not isinstance(data, list) or all(map(_is_storable, data))
 
 
-def _same(known: StructType, found: StructType) -> bool:
-    """Return whether names and types agree; what may be NULL is of no account, at any depth."""
-    return len(known) == len(found) and all(
+def _same_columns(former: StructType, new: StructType) -> bool:
+    """Return whether names and types agree; nullability does not matter, at any depth."""
+    return len(former) == len(new) and all(
         one.name == other.name
         and (
             one.dataType == other.dataType
             or one.dataType.simpleString() == other.dataType.simpleString()
         )
-        for one, other in zip(known, found, strict=True)
+        for one, other in zip(former, new, strict=True)
     )
 
 
-def _refuse_changed(stream: str, known: StructType, found: StructType) -> None:
+def _refuse_changed(stream: str, former: StructType, new: StructType) -> None:
     """Refuse a stream whose columns changed while the topology runs."""
-    if not _same(known, found):
+    if not _same_columns(former, new):
         raise TopologyError(
-            f"Stream '{stream}' changed its columns from {known.simpleString()} to "
-            f"{found.simpleString()}. Give the spout a fixed schema.",
+            f"Stream '{stream}' changed its columns from {former.simpleString()} to "
+            f"{new.simpleString()}. Give the spout a fixed schema.",
             number="TXN-114",
         )

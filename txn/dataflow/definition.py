@@ -1,4 +1,4 @@
-"""A topology as it was declared: what a run, a plan and a recovery work from."""
+"""A topology as declared: the input of a run, a plan and a recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txn.storage.locations import identity
 __all__ = ["Definition", "Until"]
 
 Until = Literal["forever", "caught_up"] | int
-"""When a run ends by itself: never, once no spout has anything to read, or after a txid."""
+"""The end of a run by itself: never, once no spout has anything to read, or after a txid."""
 
 
 @dataclass(frozen=True)
@@ -46,37 +46,37 @@ class Definition:
 
     @property
     def opaque_streams(self) -> frozenset[str]:
-        """The streams that are planned anew when a batch is replayed."""
+        """The streams that a replay plans anew."""
         kinds = {source.name: source.spout.kind for source in self.sources}
         return frozenset(n for n, kind in kinds.items() if kind is not SpoutKind.TRANSACTIONAL)
 
     @property
     def skipping_tables(self) -> frozenset[str]:
-        """The tables that skip a txid which they hold already."""
+        """The tables that skip a txid that they hold already."""
         return frozenset(
             sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
         )
 
     def unborn_tables(self, holding: Iterable[str], seen: Iterable[str] = ()) -> frozenset[str]:
-        """The tables that may hold nothing by now although they were always declared.
+        """The tables that may not exist yet although they were always declared.
 
-        A table is not made before its columns are known. But a batch that brought rows into one
-        was staged for all tables, so it has made every other table that reads no further stream;
-        so has any other committed batch whose rows were computed, even if none was left of them.
-        The table of bad rows, and those behind a state of another topology, may come at any time.
+        A table is made once its columns are known. But a batch that brought rows into one was
+        staged for all tables, so it has made every other table that reads no further stream; so has
+        any other committed batch whose rows were computed, even if no row was left. The table of
+        bad rows, and those below a state of another topology, may come at any time.
 
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
-            seen: the streams of which a committed batch was computed.
+            seen: the streams with rows that a committed batch has computed.
         """
         read = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
-        known = {stream for table in holding for stream in read[table] if len(read[table]) == 1}
-        known |= set(seen)
+        streams = {stream for table in holding for stream in read[table] if len(read[table]) == 1}
+        streams |= set(seen)
         return frozenset(
             sink.name
             for sink in self.sinks
             if isinstance(sink.parent, SetAside)
-            or not read[sink.name] <= known
+            or not read[sink.name] <= streams
             or any(
                 isinstance(node, StateQuery) and node.sink is None
                 for node in sink.parent.ancestors()
@@ -85,19 +85,19 @@ class Definition:
 
     @property
     def replays_differ(self) -> bool:
-        """Whether some table may be offered other rows when a txid is replayed."""
+        """True if a replay of a txid may bring other rows to some table."""
         return any(sink.promise.kind is not SpoutKind.TRANSACTIONAL for sink in self.sinks)
 
     @property
     def can_group(self) -> bool:
-        """Whether every table can take several txids as one version.
+        """True if every table can take several txids as one version.
 
-        What is staged in the commit turn needs the values of each txid by itself.
+        Tables staged in the commit turn cannot: they need the values of each txid by itself.
         """
         return all(sink.committer.groups and not sink.in_commit_turn for sink in self.sinks)
 
     def check_complete(self) -> None:
-        """Refuse a topology of which a part leads nowhere.
+        """Refuse a topology with a part that leads nowhere.
 
         Raises:
             TopologyError: no table, a stream or a rule that reaches none, or a query that bypasses
@@ -129,11 +129,11 @@ class Definition:
         self._check_queries()
 
     def _check_queries(self) -> None:
-        kept = {identity(sink.name) for sink in self.sinks}
+        paths = {identity(sink.name) for sink in self.sinks}
         for node in {node for sink in self.sinks for node in sink.parent.ancestors()}:
             if not isinstance(node, StateQuery) or node.sink is not None:
                 continue
-            if identity(node.state.path) in kept:
+            if identity(node.state.path) in paths:
                 raise TopologyError(
                     f"state_query() of stream '{node.label()}' reads '{node.state.path}', a "
                     "table of this topology. Pass what persistent_aggregate() returned; "

@@ -1,12 +1,12 @@
-"""The DataFrames of one attempt: each node of the graph computed once, shared results kept.
+"""The DataFrames of one attempt: each node of the graph is computed once, and may be shared.
 
 One `Evaluation` is made per attempt, so that no result leaks into another attempt (Storm: a new
 bolt instance per `TransactionAttempt`). It lives from the processing phase into the commit turn,
-where what hangs below a table's new values is computed.
+which computes the streams below a table's new values.
 
-A stream that nothing was read from yet has no rows and unknown columns. Some results are known all
-the same: a left join keeps every row of its left side, and only the columns of the right one are
-missing (`Rows.lacks`). Any other result is `Unknown`, never "no rows".
+A stream that was never read has no rows and unknown columns. Some results are known nevertheless: a
+left join keeps every row of its left side, and only the columns of the right one are missing
+(`Rows.lacks`). Any other result is `Unknown`, never "no rows".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["Evaluation", "Rows", "Unknown", "consumers", "stream_called"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Every row of a node in one attempt, in the columns that are known."""
+    """Every row of a node in one attempt, with the columns that are known."""
 
     frame: DataFrame
     streams: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Rows:
     lacks: frozenset[str] = frozenset()
     """The streams whose unknown columns are missing; they are NULL in every row of `frame`."""
     empty: bool = False
-    """Whether it certainly has no rows; found without a job."""
+    """True if it certainly has no rows; found without a job."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Unknown:
     waits_for: frozenset[str]
     """The streams and tables whose columns would help."""
     empty: bool
-    """Whether it certainly has no rows nevertheless."""
+    """True if it certainly has no rows nevertheless."""
     streams: frozenset[str] = frozenset()
-    """The streams with something to read in this attempt from which it would be computed."""
+    """The streams with something to read in this attempt that it would be computed from."""
 
     @property
     def idle(self) -> bool:
-        """Whether the attempt loses nothing by it."""
+        """True if the attempt loses no rows by leaving it out."""
         return self.empty and not self.streams
 
 
@@ -77,7 +77,7 @@ Lookup = NewValues | StateQuery
 
 
 def stream_called(name: str) -> str:
-    """A stream, as `Rows.lacks` and `Unknown.waits_for` name it."""
+    """The name of a stream in `Rows.lacks` and `Unknown.waits_for`."""
     return f"stream '{name}'"
 
 
@@ -98,18 +98,18 @@ class Evaluation:
     """The DataFrames of one attempt.
 
     Args:
-        inputs: stream name -> the batch's DataFrame, of the streams that are not idle.
-        consumers: how many nodes and sinks read a node.
-        share: called on the DataFrame of a node with several consumers, and whose rows they are.
+        inputs: stream name -> the batch's DataFrame, for the streams that are not idle.
+        consumers: node -> number of nodes and sinks that read it.
+        share: called with the DataFrame of a node that has several consumers, and its place.
         attempt: handed to transforms that ask for it.
-        lookup: the rows of a table: its new values in this txid, or what a query reads.
-        reading: what a job over the batch's rows runs in.
-        compute_shared: computes what is shared, before a job reads it.
-        idle: no rows, with the columns of a stream that is idle; None: they are not known.
-        assumed: streams whose columns are those of earlier runs. What does not fit them is
-            unknown, not wrong: the program may have changed since.
+        lookup: returns the rows of a table: its new values in this txid, or those of a query.
+        reading: the context in which a job over the batch's rows runs.
+        compute_shared: computes shared rows before a job reads them.
+        idle: returns no rows with the columns of an idle stream; None if these are unknown.
+        assumed: streams whose columns are those of earlier runs. A result that does not fit them
+            is unknown, not wrong: the program may have changed since.
         rules: the rules of every stream that has any (`txn.dataflow.expectations.by_stream`).
-        positions: stream name -> what of its source the batch reads, for rows that are set aside.
+        positions: stream name -> the batch's part of its source, for rows that are set aside.
     """
 
     inputs: Mapping[str, DataFrame]
@@ -127,27 +127,27 @@ class Evaluation:
     """Stream -> its rows with a verdict on each of its rules."""
     done: dict[Node, Result] = field(default_factory=dict)
     kept: set[Node] = field(default_factory=set)
-    """Nodes whose rows are shared."""
+    """Nodes with shared rows."""
     doubts: dict[str, UserError] = field(default_factory=dict)
     """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
     def rows(self, node: Node) -> Result:
-        """The rows of `node`, as far as they are known."""
+        """The rows of `node`; Unknown if columns for them are missing."""
         if node not in self.done:
             for parent in node.parents:
                 self.rows(parent)
-            found = self.fitting(node, lambda: self._compute(node))
+            result = self.fitting(node, lambda: self._compute(node))
             several = self.consumers.get(node, 0) > 1
-            self.done[node] = found
-            if isinstance(found, Rows) and several:
-                self._shared(node)
+            self.done[node] = result
+            if isinstance(result, Rows) and several:
+                self._share_rows(node)
         return self.done[node]
 
-    def _shared(self, node: Node) -> Rows:
-        """The rows of `node`, computed once for everything that reads them."""
+    def _share_rows(self, node: Node) -> Rows:
+        """The rows of `node`, computed once for all readers."""
         rows = self.done[node]
         assert isinstance(rows, Rows)
-        # What rules are judged on is shared already.
+        # Rows that rules judge are shared already.
         if node not in self.kept and not isinstance(node, Expectation):
             self.kept.add(node)
             frame = self.share(rows.frame, f"the rows of stream '{node.label()}'")
@@ -158,7 +158,7 @@ class Evaluation:
         """The result of `compute`; Unknown if columns of earlier runs do not fit.
 
         Raises:
-            UserError: columns do not fit that this run itself has seen.
+            UserError: columns that this run itself has seen do not fit.
         """
         try:
             return compute()
@@ -171,7 +171,7 @@ class Evaluation:
     def doubted(self, node: Node, error: UserError) -> Unknown | None:
         """`node` as unknown, if only columns of earlier runs may be wrong; else None.
 
-        Records the error for whoever waits for the columns.
+        Records the error for the message of attempts that wait for the columns.
         """
         doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
         if not doubtful:
@@ -183,7 +183,7 @@ class Evaluation:
         return Unknown(waits_for, empty=False, streams=frozenset(live))
 
     def live(self, node: Node) -> set[str]:
-        """The streams with something to read that a node follows from, also behind tables.
+        """Return the streams behind a node that have something to read, also those behind tables.
 
         Without one, no table gets a row of the node: not even that of an aggregate without keys.
         """
@@ -191,43 +191,43 @@ class Evaluation:
 
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):
-            return self._source(node)
+            return self._source_rows(node)
         if isinstance(node, NewValues):
             values = self.lookup(node)
             return values if isinstance(values, Unknown) else Rows(values.rows)
         if isinstance(node, Merge):
-            return _merged(node, [self.rows(parent) for parent in node.parents])
+            return _merge(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
-            return _joined(node, self.rows(node.left), self.rows(node.right))
+            return _join(node, self.rows(node.left), self.rows(node.right))
         if isinstance(node, Expectation):
-            return self._passing(node)
+            return self._keep_passing(node)
         if isinstance(node, SetAside):
-            return self._set_aside(node)
+            return self._collect_bad_rows(node)
         (parent,) = (self.rows(parent) for parent in node.parents)
         if isinstance(node, Aggregation):
-            return _aggregated(node, parent)
+            return _aggregate(node, parent)
         if isinstance(parent, Unknown):
             return replace(parent, empty=parent.empty and isinstance(node, StateQuery))
         if isinstance(node, StateQuery):
-            return self._queried(node, parent)
+            return self._query_state(node, parent)
         assert isinstance(node, Transform)
         if parent.lacks:
-            # A function may look at any column, and at how many there are.
-            return _unknown([parent], empty=False)
+            # A function may use any column, and the number of columns.
+            return _make_unknown([parent], empty=False)
         frame = explain(node, lambda: node.apply(parent.frame, self.attempt))
         return Rows(frame, parent.streams)
 
-    def _passing(self, rule: Expectation) -> Result:
-        """The rows that keep a rule; a condition may look at any column."""
+    def _keep_passing(self, rule: Expectation) -> Result:
+        """The rows that keep a rule; its condition may use any column."""
         rows = self.rows(rule.base)
         if isinstance(rows, Unknown):
             return rows
         if rows.lacks:
-            return _unknown([rows], empty=rows.empty)
-        return replace(rows, frame=self._judged(rule.base, rows, rule).passing(rule))
+            return _make_unknown([rows], empty=rows.empty)
+        return replace(rows, frame=self._judge(rule.base, rows, rule).passing(rule))
 
-    def _judged(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
-        """The verdicts on all rules of a stream, computed once for everything that needs them."""
+    def _judge(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
+        """The verdicts on all rules of a stream, computed once for all readers."""
         if base not in self.judged:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
             judged.counted = rows.empty or not self.live(base)
@@ -236,31 +236,31 @@ class Evaluation:
             self.judged[base] = judged
         return self.judged[base]
 
-    def _set_aside(self, node: SetAside) -> Result:
-        """The rows that broke rules, of all streams that have rows."""
+    def _collect_bad_rows(self, node: SetAside) -> Result:
+        """The rows of all streams that broke rules."""
         results = {rule: self.rows(rule) for rule in node.rules}
-        known = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
-        if not known or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
+        computed = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
+        if not computed or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
             empty = all(rows.empty for rows in results.values())
-            return _unknown(list(results.values()), empty=empty)
+            return _make_unknown(list(results.values()), empty=empty)
         # Rules of idle streams count only for the columns, if there are no others.
-        live = [rule for rule in known if self.live(rule.base)]
+        live = [rule for rule in computed if self.live(rule.base)]
         frames = [
-            self.judged[base].set_aside(node.rules, self._position(base))
-            for base in dict.fromkeys(rule.base for rule in live or known)
+            self.judged[base].set_aside(node.rules, self._describe_position(base))
+            for base in dict.fromkeys(rule.base for rule in live or computed)
         ]
         return Rows(
             functools.reduce(lambda one, other: one.unionAll(other), frames),
-            frozenset().union(*(rows.streams for rows in known.values())),
-            empty=all(rows.empty for rows in known.values()),
+            frozenset().union(*(rows.streams for rows in computed.values())),
+            empty=all(rows.empty for rows in computed.values()),
         )
 
-    def _position(self, node: Node) -> str | None:
-        """What the batch has read of the sources of a stream."""
+    def _describe_position(self, node: Node) -> str | None:
+        """Describe what the batch has read of the sources of a stream."""
         names = (source.name for source in node.sources_read())
         return "; ".join(self.positions[n] for n in names if n in self.positions) or None
 
-    def _source(self, node: Source) -> Result:
+    def _source_rows(self, node: Source) -> Result:
         if node.name in self.inputs:
             return Rows(self.inputs[node.name], frozenset({node.name}))
         frame = self.idle(node.name)
@@ -268,80 +268,81 @@ class Evaluation:
             return Unknown(frozenset({stream_called(node.name)}), empty=True)
         return Rows(frame, empty=True)
 
-    def _queried(self, node: StateQuery, rows: Rows) -> Result:
-        if _lacking(rows, node.on):
-            return _unknown([rows], empty=rows.empty)
+    def _query_state(self, node: StateQuery, rows: Rows) -> Result:
+        if _may_lack(rows, node.on):
+            return _make_unknown([rows], empty=rows.empty)
         state = self.lookup(node)
         if isinstance(state, Unknown):
-            # Nobody has written the state yet, so that every value of it is NULL.
+            # The state does not exist yet, so every value of it is NULL.
             node.require_keys(rows.frame)
             whole = node.with_nulls(rows.frame)
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
         node.require_keys(rows.frame)
-        found = state.rows
+        stored = state.rows
         if state.of_keys is not None and not rows.empty:
-            # Here jobs run, whose errors are not of the query.
+            # Jobs run here; their errors are not those of the query.
             with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
-                rows = self._shared(node.parent)
+                rows = self._share_rows(node.parent)
                 self.compute_shared()
                 keys = explain(node, lambda: keys_of(rows.frame, node.on))
-                found = rows_for(keys, state.rows, state.of_keys)
-        frame = explain(node, lambda: node.compute([rows.frame, found]))
+                stored = rows_for(keys, state.rows, state.of_keys)
+        frame = explain(node, lambda: node.compute([rows.frame, stored]))
         return replace(rows, frame=frame)
 
 
-def _lacking(rows: Rows, names: Collection[str]) -> bool:
-    """Return whether one of these columns may be among those that `rows` lacks."""
+def _may_lack(rows: Rows, names: Collection[str]) -> bool:
+    """Return whether `rows` may lack one of these columns."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 
-def _nothing_of(frame: DataFrame) -> DataFrame:
-    """No rows of a frame. It descends from it, and Spark sees without reading that it is empty."""
+def _empty_frame(frame: DataFrame) -> DataFrame:
+    """No rows, derived from a frame so that Spark knows without reading that they are empty."""
     from pyspark.sql import functions as sf
 
     return frame.where(sf.lit(False))
 
 
-def _unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
+def _make_unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
     waits = (r.waits_for if isinstance(r, Unknown) else r.lacks for r in results)
     return Unknown(
         frozenset().union(*waits), empty, frozenset().union(*(r.streams for r in results))
     )
 
 
-def _aggregated(node: Aggregation, rows: Result) -> Result:
-    # Without keys there is one row also for no rows.
+def _aggregate(node: Aggregation, rows: Result) -> Result:
+    # Without keys, no rows still give one row.
     empty = rows.empty and bool(node.keys)
-    if isinstance(rows, Unknown) or _lacking(rows, node.columns_read):
-        return _unknown([rows], empty=empty)
+    if isinstance(rows, Unknown) or _may_lack(rows, node.columns_read):
+        return _make_unknown([rows], empty=empty)
     frame = explain(node, lambda: node.compute([rows.frame]))
     return Rows(frame, rows.streams, empty=empty)
 
 
-def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
-    """The union; unknown columns of one side are those of the others."""
+def _merge(node: Merge, inputs: Sequence[Result]) -> Result:
+    """The union; a side with unknown columns gets those of the others."""
     empty = all(rows.empty for rows in inputs)
-    known = [rows for rows in inputs if isinstance(rows, Rows)]
-    if not known or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
-        return _unknown(inputs, empty=empty)
-    whole = next((rows.frame for rows in known if not rows.lacks), None)
+    computed = [rows for rows in inputs if isinstance(rows, Rows)]
+    if not computed or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
+        return _make_unknown(inputs, empty=empty)
+    whole = next((rows.frame for rows in computed if not rows.lacks), None)
     if whole is not None:
         frames = [
-            _with_columns_of(rows.frame, whole) if rows.lacks else rows.frame for rows in known
+            _add_missing_columns(rows.frame, whole) if rows.lacks else rows.frame
+            for rows in computed
         ]
         lacks: frozenset[str] = frozenset()
-    elif len(known) == 1:
-        frames, lacks = [known[0].frame], known[0].lacks
+    elif len(computed) == 1:
+        frames, lacks = [computed[0].frame], computed[0].lacks
     else:
-        return _unknown(known, empty=empty)
+        return _make_unknown(computed, empty=empty)
     frame = explain(node, lambda: node.compute(frames))
-    return Rows(frame, frozenset().union(*(rows.streams for rows in known)), lacks, empty)
+    return Rows(frame, frozenset().union(*(rows.streams for rows in computed)), lacks, empty)
 
 
-def _with_columns_of(frame: DataFrame, whole: DataFrame) -> DataFrame:
-    """`frame` with the columns of `whole` that it lacks, all NULL, behind its own."""
+def _add_missing_columns(frame: DataFrame, whole: DataFrame) -> DataFrame:
+    """`frame`, then the columns of `whole` that it lacks, all NULL."""
     from pyspark.sql import functions as sf
 
     missing = [field for field in whole.schema if field.name not in frame.columns]
@@ -349,8 +350,8 @@ def _with_columns_of(frame: DataFrame, whole: DataFrame) -> DataFrame:
     return frame.select("*", *nulls)
 
 
-def _joined(node: Join, left: Result, right: Result) -> Result:
-    """docs/streams.md has the table of what each kind of join makes of an unknown side."""
+def _join(node: Join, left: Result, right: Result) -> Result:
+    """Join two results; docs/streams.md has a table of the kinds of join with an unknown side."""
     kind = node.kind
     empty = {
         "inner": left.empty or right.empty,
@@ -361,8 +362,8 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
         "anti": left.empty,
     }[kind]
     for side in (left, right):
-        if not side.idle if isinstance(side, Unknown) else _lacking(side, node.on):
-            return _unknown([left, right], empty=empty)
+        if not side.idle if isinstance(side, Unknown) else _may_lack(side, node.on):
+            return _make_unknown([left, right], empty=empty)
     if isinstance(left, Rows) and isinstance(right, Rows):
         frame = explain(node, lambda: node.compute([left.frame, right.frame]))
         lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.lacks
@@ -370,22 +371,22 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
     if isinstance(left, Rows):
         assert isinstance(right, Unknown)
         node.require_on(left.frame, node.left)
-        frame = left.frame if kind in ("left", "full", "anti") else _nothing_of(left.frame)
+        frame = left.frame if kind in ("left", "full", "anti") else _empty_frame(left.frame)
         lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.waits_for
         return Rows(frame, left.streams, lacks, empty)
     if isinstance(right, Rows):
         node.require_on(right.frame, node.right)
-        frame = right.frame if kind in ("right", "full") else _nothing_of(right.frame)
+        frame = right.frame if kind in ("right", "full") else _empty_frame(right.frame)
         if kind in ("semi", "anti"):
             return Rows(frame.select(), right.streams, left.waits_for, empty=True)
         return Rows(frame, right.streams, right.lacks | left.waits_for, empty)
-    return _unknown([left, right], empty=empty)
+    return _make_unknown([left, right], empty=empty)
 
 
 def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
     """The number of nodes and sinks that read each node.
 
-    The rules of a stream read it once, and what they set aside comes from that.
+    The rules of a stream read it once, including the rows that they set aside.
     """
     counts: dict[Node, int] = {}
     seen: set[Node] = set()

@@ -1,12 +1,12 @@
 """Rules that the rows of a stream have to keep, and the rows that break them.
 
 All rules above one stream are judged in one pass: each becomes a column of verdicts beside the
-stream's own columns, and the result is computed once per attempt. What follows the rules, the
+stream's own columns, and the result is computed once per attempt. The streams below the rules, the
 rows that are set aside, and the numbers in the publication all come from that one result, so they
-agree, whatever the condition is and however Spark plans what follows.
+agree for any condition and any plan of Spark.
 
-A verdict is true, or false (NULL conditions included), or NULL: a rule before it was broken, so
-this one is not asked. A condition may therefore rely on the rules before it.
+A verdict is true, or false (NULL conditions included), or NULL: a row that broke an earlier rule is
+not judged by this one. A condition may therefore rely on the rules before it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXACT_TIMES = {
     "ignoreNullFields": "false",
 }
 """Options of Spark's JSON: by default it cuts microseconds and leaves out NULLs. UTC, because the
-format has no seconds of an offset, and zones had some (30 s in Amsterdam before 1937)."""
+format has no seconds in offsets, and some zones had them (30 s in Amsterdam before 1937)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Expectation(Node):
     condition: Column | str
     on_violation: OnViolation
     unparsed: Unparsed | None = None
-    """For the rule that the records of a spout parse: how it marks those that do not."""
+    """For the rule that the records of a spout parse: its marks of those that do not."""
 
     @classmethod
     def parses(cls, source: Source, unparsed: Unparsed) -> Expectation:
@@ -80,25 +80,25 @@ class Expectation(Node):
 
     @property
     def form(self) -> str:
-        """What it sets aside: "raw" records of the source, its "own" columns, or "foreign" ones."""
+        """The form of its rows: "raw" records of a source, its "own" columns, or "foreign" ones."""
         if not isinstance(self.base, Source):
             return "foreign"
         return "own" if self.unparsed is None else "raw"
 
     @property
     def chain(self) -> tuple[Expectation, ...]:
-        """The rules of `base` up to this one, in the order in which they are asked."""
+        """The rules of `base` up to this one, in the order in which they judge."""
         before = self.parent.chain if isinstance(self.parent, Expectation) else ()
         return (*before, self)
 
     @property
     def operation(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"rule '{self.name}'"
 
     @property
     def told(self) -> str:
-        """The condition as a user would recognise it."""
+        """The condition in the user's words."""
         if self.unparsed is not None:
             return f"it is {self.unparsed.form}"
         if isinstance(self.condition, str):
@@ -128,16 +128,16 @@ class Judged:
     verdicts: Mapping[Expectation, str]
     """Rule -> column with its verdict."""
     unparsed: Unparsed | None = None
-    """How the spout above the rules marks records that do not parse."""
+    """The marks of the spout above the rules for records that do not parse."""
     counted: bool = False
-    """Whether the violations were counted."""
+    """True once the violations are counted."""
 
     @classmethod
     def of(cls, frame: DataFrame, rules: Sequence[Expectation]) -> Judged:
-        """Judge rows by these rules; each comes after those that it relies on.
+        """Judge rows by these rules; each follows those that it relies on.
 
         Raises:
-            TopologyError: a condition names a column that is not there, or is not a boolean.
+            TopologyError: a condition names a missing column, or is not a boolean.
         """
         unparsed = next((rule.unparsed for rule in rules if rule.unparsed), None)
         hidden = unparsed.columns if unparsed else ()
@@ -148,7 +148,7 @@ class Judged:
             while name in columns:
                 name += "_"
             verdicts[rule] = name
-            frame = explain(rule, functools.partial(_with_verdict, frame, rule, verdicts))
+            frame = explain(rule, functools.partial(_add_verdict, frame, rule, verdicts))
         return cls(frame, columns, verdicts, unparsed)
 
     def passing(self, rule: Expectation) -> DataFrame:
@@ -159,7 +159,7 @@ class Judged:
         return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
 
     def counts(self, number: int) -> DataFrame:
-        """One row: the number, and for each rule how many rows broke it."""
+        """One row: `number`, and for each rule the number of rows that broke it."""
         from pyspark.sql import functions as sf
 
         broken = [sf.count_if(~sf.col(name)) for name in self.verdicts.values()]
@@ -171,49 +171,51 @@ class Judged:
         """The rows that broke one of these rules, once for each: `BAD_ROW_COLUMNS`."""
         from pyspark.sql import functions as sf
 
-        own = [rule for rule in rules if rule in self.verdicts]
-        broken = {rule: ~sf.col(self.verdicts[rule]) for rule in own}
-        found = [
-            sf.when(condition, sf.struct(*self._set_aside_as(rule)))
+        rules_here = [rule for rule in rules if rule in self.verdicts]
+        broken = {rule: ~sf.col(self.verdicts[rule]) for rule in rules_here}
+        structs = [
+            sf.when(condition, sf.struct(*self._bad_row_columns(rule)))
             for rule, condition in broken.items()
         ]
         rows = self.frame.where(functools.reduce(operator.or_, broken.values()))
         place = _text(position, "position")
         if self.unparsed is not None:
             place = sf.col(quoted(self.unparsed.position)).alias("position")
-        each = rows.select(place, sf.explode(sf.array_compact(sf.array(*found))).alias("broken"))
-        stream = _text(own[0].label(), "stream")
-        return each.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
+        exploded = rows.select(
+            place, sf.explode(sf.array_compact(sf.array(*structs))).alias("broken")
+        )
+        stream = _text(rules_here[0].label(), "stream")
+        return exploded.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
 
-    def _set_aside_as(self, rule: Expectation) -> tuple[Column, Column, Column]:
-        """Rule, row and reason of a row that broke the rule."""
+    def _bad_row_columns(self, rule: Expectation) -> tuple[Column, Column, Column]:
+        """Rule, row and reason of the rows that broke a rule."""
         from pyspark.sql import functions as sf
 
         name = _text(rule.name, "rule")
-        own = [sf.col(quoted(column)) for column in self.columns]
+        values = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
-            row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
+            row = sf.to_json(sf.struct(*values), _EXACT_TIMES).alias("row")
             return name, row, _text(f"not true: {rule.told}", "reason")
         text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
-        # Spark does not say what is wrong with a record; what it could not read is NULL.
-        read = [*zip(self.columns, own, strict=True)][: len(own) - rule.unparsed.beside]
+        # Spark does not report what is wrong with a record; values that it could not read are NULL.
+        read = [*zip(self.columns, values, strict=True)][: len(values) - rule.unparsed.beside]
         missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in read]
-        said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; ")
+        start = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; ")
         names = sf.concat_ws(", ", *missing)
         why = sf.when(names == "", "all have a value, so there is something beside them")
-        reason = sf.concat(said, why.otherwise(sf.concat(sf.lit("no value for: "), names)))
+        reason = sf.concat(start, why.otherwise(sf.concat(sf.lit("no value for: "), names)))
         if rule.unparsed.reason is not None:
             reason = sf.coalesce(sf.col(quoted(rule.unparsed.reason)), reason)
         return name, text, reason.alias("reason")
 
 
-def _with_verdict(
+def _add_verdict(
     frame: DataFrame, rule: Expectation, verdicts: Mapping[Expectation, str]
 ) -> DataFrame:
     from pyspark.sql import functions as sf
 
     condition = sf.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
-    # Neither NULL nor false; unlike coalesce it refuses a text, which Spark would parse.
+    # True only if neither NULL nor false. Unlike coalesce, it refuses a text instead of parsing it.
     verdict = sf.when(condition, sf.lit(True)).otherwise(sf.lit(False))
     if isinstance(rule.parent, Expectation):
         verdict = sf.when(sf.col(verdicts[rule.parent]), verdict)
@@ -227,12 +229,12 @@ def _text(value: str | None, name: str) -> Column:
 
 
 def by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
-    """The rules that lead to tables, by the stream whose rows they judge, in the order asked."""
-    found: dict[Node, dict[Expectation, None]] = {}
+    """The rules that lead to tables, by the stream that they judge, in the order of judging."""
+    chains: dict[Node, dict[Expectation, None]] = {}
     for rule in _rules(sinks):
-        for each in rule.chain:
-            found.setdefault(rule.base, {}).setdefault(each)
-    return {base: tuple(rules) for base, rules in found.items()}
+        for earlier in rule.chain:
+            chains.setdefault(rule.base, {}).setdefault(earlier)
+    return {base: tuple(rules) for base, rules in chains.items()}
 
 
 def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
@@ -248,24 +250,24 @@ def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
 def unasked_tables(
     rules: Sequence[Expectation], sinks: Sequence[Sink]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Stream -> rule -> tables that take the stream's rows on a way without the rule."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Stream -> rule -> tables that take the stream's rows on a path without the rule."""
+    unasked: dict[str, dict[str, tuple[str, ...]]] = {}
     for rule in rules:
-        found.setdefault(rule.label(), {})[rule.name] = tuple(
+        unasked.setdefault(rule.label(), {})[rule.name] = tuple(
             sink.name
             for sink in sinks
-            if not isinstance(sink.parent, SetAside) and _passes_by(sink.parent, rule)
+            if not isinstance(sink.parent, SetAside) and _bypasses(sink.parent, rule)
         )
-    return found
+    return unasked
 
 
-def _passes_by(node: Node, rule: Expectation) -> bool:
-    """Whether rows of a source of the rule come to `node` on a way without that rule."""
+def _bypasses(node: Node, rule: Expectation) -> bool:
+    """Return whether `node` gets rows of the rule's sources on a path without that rule."""
     if node is rule:
         return False
     if isinstance(node, Source):
         return node in rule.sources()
-    return any(_passes_by(parent, rule) for parent in node.parents)
+    return any(_bypasses(parent, rule) for parent in node.parents)
 
 
 def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:
@@ -276,10 +278,10 @@ def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:
 
 
 def check_rule(rule: Expectation, others: Sequence[Expectation]) -> None:
-    """Refuse a rule without a name, a condition or a known fate of its rows, and a name twice.
+    """Check a rule's name, condition and `on_violation`; a name may be used once.
 
     Raises:
-        TopologyError: see there.
+        TopologyError: one of them is wrong, or the name is used twice.
     """
     where = f"expect() of stream '{rule.label()}'"
     name: object = rule.name

@@ -1,10 +1,10 @@
 """The dataflow of one topology: a DAG of streams that ends in committers.
 
-Nodes are plain values; nothing here touches Spark but the DataFrames that pass through `compute`.
+Nodes are plain values; only the DataFrames that pass through `compute` touch Spark.
 `txn.dataflow.evaluation` computes them, once per attempt.
 
-A stream is computed in the processing phase, unless it hangs below a table's new values or a query
-of the state as of txid - 1: those are known in the commit turn only, and so are computed there
+A stream is computed in the processing phase, unless it lies below a table's new values or a query
+of the state as of txid - 1: those are known in the commit turn only, and are computed there
 (Storm: a bolt below a committer finishes in the commit phase, without a second commit).
 """
 
@@ -69,7 +69,7 @@ JOIN_KINDS = {
     "anti": "anti",
     "leftanti": "anti",
 }
-"""Spark's names of join types, without underscores, by what becomes of rows without a match."""
+"""Spark's names of join types, without underscores -> the kind of join for rows without a match."""
 
 STRENGTH = {SpoutKind.NON_TRANSACTIONAL: 0, SpoutKind.OPAQUE: 1, SpoutKind.TRANSACTIONAL: 2}
 NEEDED = {Semantics.NON_TRANSACTIONAL: 0, Semantics.OPAQUE: 1, Semantics.TRANSACTIONAL: 2}
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def operation(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return type(self).__name__.lower()
 
     @property
@@ -91,20 +91,20 @@ class Node:
 
     @property
     def upstream(self) -> tuple[Node, ...]:
-        """The streams that this one follows from, through a table's commit as well."""
+        """The streams that this one depends on, also through a table's commit."""
         return self.parents
 
     @property
     def in_commit_turn(self) -> bool:
-        """Whether its rows are only known in the commit turn."""
+        """True if its rows are known in the commit turn only."""
         return any(parent.in_commit_turn for parent in self.parents)
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
-        """This stream's rows out of its parents' rows."""
+        """Compute this stream's rows from its parents' rows."""
         raise TypeError(f"{type(self).__name__} has no inputs to compute from")
 
     def ancestors(self, *, through_tables: bool = True) -> Iterator[Node]:
-        """This stream and all that it follows from, each once, in the order of the DAG."""
+        """This stream and all that it depends on, each once, in the order of the DAG."""
         seen: set[Node] = set()
         stack: list[Node] = [self]
         while stack:
@@ -119,7 +119,7 @@ class Node:
         return (node for node in self.ancestors() if isinstance(node, Source))
 
     def sources_read(self) -> Iterator[Source]:
-        """The sources whose rows go into this stream's own: not those behind a table."""
+        """The sources whose rows become rows of this stream: not those behind a table."""
         nodes = self.ancestors(through_tables=False)
         return (node for node in nodes if isinstance(node, Source))
 
@@ -130,15 +130,15 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Source(Node):
-    """A spout's stream, as it comes."""
+    """A spout's stream, unchanged."""
 
     name: str
     spout: Spout[Any]
     after: tuple[Source, ...] = ()
-    """Nothing is read of it at first before there is nothing left of these."""
+    """The streams to read to their end before this one is first read."""
 
     def preceding(self) -> Iterator[Source]:
-        """The streams of `after`, theirs, and so on."""
+        """The streams of `after`, those of their `after`, and so on."""
         for source in self.after:
             yield source
             yield from source.preceding()
@@ -157,7 +157,7 @@ class Transform(Node):
         return (self.parent,)
 
     def apply(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        """The user's function of the batch."""
+        """Apply the user's function to the batch."""
         from pyspark.sql import DataFrame
 
         function: Any = self.function
@@ -212,7 +212,7 @@ class Merge(Node):
         return self.inputs
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
-        """The rows of all of them."""
+        """The rows of all parents."""
         merged = inputs[0]
         for other in inputs[1:]:
             if set(other.columns) != set(merged.columns):
@@ -242,8 +242,8 @@ class Join(Node):
 
     @property
     def kind(self) -> str:
-        """How rows without a match are treated: a value of `JOIN_KINDS`."""
-        return JOIN_KINDS[_plain(self.how)]
+        """The treatment of rows without a match: a value of `JOIN_KINDS`."""
+        return JOIN_KINDS[_normalized(self.how)]
 
     def require_on(self, frame: DataFrame, side: Node) -> None:
         """Refuse a side that lacks a column to join on."""
@@ -269,7 +269,7 @@ class NewValues(Node):
 
     @property
     def in_commit_turn(self) -> bool:
-        """Always: the values follow from what the table holds as of txid - 1."""
+        """Always True: the values depend on the table as of txid - 1."""
         return True
 
 
@@ -278,10 +278,10 @@ class StateQuery(Node):
     """Rows with the values that a state holds for their keys (Trident's `stateQuery`).
 
     Args:
-        state: what is read.
-        sink: the committer that keeps it in this topology; None: somebody else does.
-        aggregates: of the values, where they are known; None: the table names them.
-        on: columns of the stream, named like the state's keys.
+        state: the state to read.
+        sink: the committer that keeps it in this topology; None: another topology keeps it.
+        aggregates: the aggregates of the values; None: the table has their names.
+        on: columns of the stream with the names of the state's keys.
     """
 
     parent: Node
@@ -298,7 +298,7 @@ class StateQuery(Node):
 
     @property
     def in_commit_turn(self) -> bool:
-        """As of txid - 1 means: when that is committed."""
+        """True for a query as of txid - 1, which must be committed first."""
         return self.as_of == "txid-1" or self.parent.in_commit_turn
 
     def require_keys(self, rows: DataFrame) -> None:
@@ -306,7 +306,7 @@ class StateQuery(Node):
         require_columns(rows, self.on, self.label())
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
-        """Every row once; NULL values where the state does not have its key."""
+        """Every row once, with NULL values if the state lacks its key."""
         from pyspark.sql import functions as sf
 
         rows, state = inputs
@@ -326,7 +326,7 @@ class StateQuery(Node):
             *(sf.col(quoted(name)).alias(f"txn_key_{name}") for name in keys),
             *(sf.col(quoted(name)) for name in values),
         )
-        # By reference: the stream may have a column of that name.
+        # By reference, because the stream may have a column of that name.
         own = {name: renamed[quoted(f"txn_key_{name}")] for name in keys}
         condition = sf.lit(True)
         for name in keys:
@@ -336,7 +336,7 @@ class StateQuery(Node):
     def with_nulls(self, rows: DataFrame) -> DataFrame | None:
         """Every row, with NULL for the values of a state that is not written yet.
 
-        None: their types follow from columns that are not known. Those of a count follow from none.
+        None if their types depend on unknown columns. The type of a count depends on none.
         """
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as sf
@@ -348,7 +348,7 @@ class StateQuery(Node):
         try:
             types = rows.sparkSession.range(0).agg(*shown).schema
         except AnalysisException:
-            return None  # an aggregate of the user's own that does not say what it reads
+            return None  # a user's own aggregate that does not declare its columns
         return rows.select("*", *(sf.lit(None).cast(f.dataType).alias(f.name) for f in types))
 
     def _refuse_taken(self, rows: DataFrame, values: Sequence[str]) -> None:
@@ -362,30 +362,30 @@ class StateQuery(Node):
 
 
 def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Column]:
-    """The results of these rows' aggregates, as readers see them."""
+    """The results of these rows' aggregates, for readers."""
     partials = partials_over(rows, aggregates)
     return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A stream's promise about replays, and the weakest source of it."""
+    """A stream's promise about replays, and the reason for it."""
 
     kind: SpoutKind
     why: str
 
 
-def _promise_of(node: Node) -> Promise:
-    """The weakest promise among everything that `node` follows from.
+def _weakest_promise(node: Node) -> Promise:
+    """The weakest promise among everything that `node` depends on.
 
-    Source: the matrix of Storm's docs/Trident-state.md, which knows spouts only. A query as of
+    Source: the matrix of Storm's docs/Trident-state.md, which has spouts only. A query as of
     "the last committed txid" may find another txid at a replay; the new values of a table that
     applies replays again differ at each.
     """
     weakest = Promise(SpoutKind.TRANSACTIONAL, "")
-    for found in (_own_promise(ancestor) for ancestor in node.ancestors()):
-        if STRENGTH[found.kind] < STRENGTH[weakest.kind] or not weakest.why:
-            weakest = found
+    for promise in (_own_promise(ancestor) for ancestor in node.ancestors()):
+        if STRENGTH[promise.kind] < STRENGTH[weakest.kind] or not weakest.why:
+            weakest = promise
     return weakest
 
 
@@ -412,7 +412,7 @@ def _own_promise(node: Node) -> Promise:
 
 @dataclass(frozen=True, eq=False)
 class Sink:
-    """The end of a stream: a committer, and what feeds it."""
+    """The end of a stream: a committer, and the stream that feeds it."""
 
     parent: Node
     committer: Committer
@@ -424,13 +424,13 @@ class Sink:
 
     @property
     def in_commit_turn(self) -> bool:
-        """Whether it is staged in the commit turn, not in the processing phase."""
+        """True if it is staged in the commit turn, not in the processing phase."""
         return self.parent.in_commit_turn
 
     @property
     def promise(self) -> Promise:
         """Its stream's promise about replays."""
-        return _promise_of(self.parent)
+        return _weakest_promise(self.parent)
 
     def check_pairing(self) -> None:
         """Refuse a stream that promises less about replays than the table relies on.
@@ -451,9 +451,9 @@ def check_join(how: str, label: str) -> None:
     """Refuse a join type that Spark does not know.
 
     Raises:
-        TopologyError: naming those that it knows.
+        TopologyError: an unknown type; the error lists the types that Spark knows.
     """
-    if _plain(how) not in JOIN_KINDS:
+    if _normalized(how) not in JOIN_KINDS:
         raise TopologyError(
             f"join() of stream '{label}' cannot be how={how!r}. Use 'inner', 'left', 'right', "
             "'full', 'left_semi', 'left_anti' or 'cross'.",
@@ -461,12 +461,12 @@ def check_join(how: str, label: str) -> None:
         )
 
 
-def _plain(how: str) -> str:
+def _normalized(how: str) -> str:
     return how.lower().replace("_", "")
 
 
 def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> None:
-    """Refuse a name that the stream does not have, before Spark does, naming both."""
+    """Refuse a column that the stream lacks, before Spark does; the error names both."""
     missing = [name for name in needed if name not in frame.columns]
     if missing:
         raise TopologyError(
@@ -504,7 +504,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
 
 
 def _sentence(reason: str) -> str:
-    """Spark's first line without its position in a text of one line, and with one full stop."""
+    """The first line of Spark's message without a position in the text, with one full stop."""
     return f"{_POSITION.sub('', reason).rstrip(' .;')}."
 
 
@@ -512,7 +512,7 @@ def _takes_attempt(function: Callable[..., Any]) -> bool:
     """Return whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some callables written in C tell nothing
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
@@ -520,7 +520,7 @@ def _takes_attempt(function: Callable[..., Any]) -> bool:
 
 
 def called(node: Node) -> str:
-    """A node for messages: what it does, where it is written, and of which stream."""
+    """Describe a node for messages: its operation, its line in the program, its stream."""
     what = node.operation
     if isinstance(node, Transform):
         what = f"transform {_name(node.function)}"
@@ -528,14 +528,14 @@ def called(node: Node) -> str:
 
 
 def _place(node: Node, error: BaseException) -> str:
-    """Where the user wrote what failed: the line, or the function that it is in."""
+    """The user's line that failed, or the function around it."""
     if not isinstance(node, Transform):
         return node.operation
     return users_line(error) or _name(node.function)
 
 
 def _kind(value: object) -> str:
-    """The type of a value, with the library that it comes from: pandas has DataFrames as well."""
+    """The type of a value with its library, because pandas has DataFrames as well."""
     kind = type(value)
     library = kind.__module__.partition(".")[0]
     return kind.__name__ if library == "builtins" else f"{library}.{kind.__name__}"

@@ -3,7 +3,7 @@
 Stage ids are the same for the same program in every process (Storm: `TridentTopology.build` names
 bolts `b-<n>-<names>` and spouts `spout-<txId>`): a spout is `spout-<stream>`, anything else
 `<streams>/<operation>-<n>`, numbered within its streams and operation in the order in which the
-tables were declared. So an operation that is added to one stream renames nothing in another.
+tables were declared. So an operation added to one stream renames nothing in another.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Stage:
 
     id: str
     told: str
-    """In words, with stream and place."""
+    """Its description in words, with stream and place."""
     fingerprint: str | None
-    """Of what it computes; None: unknown, and equal to nothing."""
+    """The fingerprint of its computation; None: unknown, and equal to no other."""
 
 
 def operation_of(node: Node) -> str:
-    """What a node does, as in its id."""
+    """The operation of a node, as in its id."""
     return _OPERATIONS.get(type(node), type(node).__name__.lower())
 
 
@@ -75,14 +75,14 @@ def stage_ids(sources: Sequence[Source], sinks: Sequence[Sink]) -> dict[Node, st
 
 
 def stages(sources: Sequence[Source], sinks: Sequence[Sink]) -> Iterator[Stage]:
-    """The operations that have something of the user's in them, upstream first."""
+    """The operations that contain something written by the user, upstream first."""
     for node, name in stage_ids(sources, sinks).items():
         if (content := _content(node)) is not None:
             yield Stage(name, called(node), fingerprint(content))
 
 
 def _content(node: Node) -> object:
-    """What decides on the rows of a stage; None: it has nothing of the user's."""
+    """The values that determine the rows of a stage; None if it has nothing written by the user."""
     if isinstance(node, Transform):
         return node.function
     if isinstance(node, Expectation) and node.unparsed is None:

@@ -31,7 +31,7 @@ class LiveAttempt:
     empty: bool = False
     """A quarantined batch: nothing is read, every table gets an empty version."""
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Working threads look at it."""
+    """Set once the attempt is dead; its working threads check it."""
     threads: int = 0
     """Threads that are, or will be, in its processing phase or commit turn: the first may still be
     ending when the second begins."""
@@ -39,13 +39,13 @@ class LiveAttempt:
     """Its commit turn has begun: a table may refer to its files."""
     staged: dict[str, Staged] = field(default_factory=dict)
     input: Input = NOTHING_READ
-    """What it reads, as the spouts know it; from its commit turn on."""
+    """The records and bytes that it reads, by its spouts; set in its commit turn."""
     written: Mapping[str, int | None] = field(default_factory=dict)
     """`BatchReport.written`."""
 
     @property
     def reads(self) -> Metadata:
-        """The metadata to read: none, if the attempt is emptied."""
+        """The metadata to read; empty if the attempt is emptied."""
         return {} if self.empty else self.metadata
 
 
@@ -55,7 +55,7 @@ class Staging:
 
     staged: Staged
     read: Mapping[str, Sequence[str]]
-    """Stream -> the planned parts that the job has read; nothing, where no job ran."""
+    """Stream -> the planned parts that the job has read; empty if no job ran."""
 
 
 @dataclass
@@ -64,27 +64,27 @@ class Emission:
 
     evaluation: Evaluation
     parts: Mapping[str, Sequence[str]]
-    """stream -> planned parts that its DataFrame reads; a stream that is idle is left out."""
+    """stream -> planned parts that its DataFrame reads; idle streams are left out."""
     metadata: Metadata
-    """What was to be read."""
+    """The metadata that START recorded."""
     shared: SharedRows
     planned: dict[str, PlannedRows] = field(default_factory=dict)
-    """stream -> its rows, as long as they have not been counted."""
+    """stream -> its rows, until they are counted."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     publication: Publication | None = None
     one_task: bool = False
-    """Whether one task takes each stream: other batches keep the other slots busy."""
+    """True if each stream is staged by one task, because other batches use the other slots."""
     stored: list[StoredRows] = field(default_factory=list)
     """The files that were read from tables."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
-    """stream -> rule -> rows that broke it, as far as they were counted."""
+    """stream -> rule -> rows that broke it, of those counted so far."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Run jobs over its rows: if a table's file is gone, the job's work is lost, not wrong.
+        """Run jobs over its rows; report a deleted table file as lost work.
 
         Raises:
-            FailedException: such a file; the replay looks the rows up anew.
+            FailedException: a file of a table is gone; the replay looks the rows up anew.
         """
         try:
             yield
@@ -102,7 +102,7 @@ class Emission:
             ) from error
 
     def check_rows(self, stagings: Iterable[Staging]) -> None:
-        """Hold the rows of the streams that these jobs have read against what was planned."""
+        """Compare the rows that these jobs have read with the planned numbers."""
         for stream in {stream for staging in stagings for stream in staging.read}:
             if counted := self.planned.pop(stream, None):
                 counted.check(self.evaluation.attempt)
@@ -115,22 +115,22 @@ class CommitResult:
     prepared: Mapping[str, Prepared]
     published: Mapping[str, Published]
     late: Mapping[str, Staging]
-    """Table -> what was staged in the turn itself."""
+    """Table -> files that were staged in the turn itself."""
     inputs: Mapping[TransactionAttempt, Input] = field(default_factory=dict)
-    """What each attempt of the turn reads, as the spouts know it."""
+    """The records and bytes that each attempt of the turn reads, by its spouts."""
 
     @property
     def tables(self) -> dict[str, int]:
         """Table -> version that holds the txid; a table that does not exist yet is left out.
 
-        It has had nothing but empty batches of a stream whose columns are still unknown.
+        Such a table has received only empty batches of a stream whose columns are unknown.
         """
         held = {name: published.version for name, published in self.published.items()}
         return {name: version for name, version in held.items() if version >= 0}
 
     @property
     def written(self) -> dict[str, int | None]:
-        """Table -> rows in the files that its version adds; None: its log does not say."""
+        """Table -> rows in the files that its version adds; None: its log has no counts."""
         return {
             name: None if any(file.rows < 0 for file in files) else sum(f.rows for f in files)
             for name, published in self.published.items()
@@ -153,7 +153,7 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
         )
         for member, part in zip(publication.members, staged.members, strict=True)
     )
-    own = {
+    update = {
         "rows": staged.rows,
         "digest": staged.digest,
         "members": members,
@@ -161,4 +161,4 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
         "unasked": staged.unasked,
         "forms": staged.forms,
     }
-    return publication.model_copy(update=own)
+    return publication.model_copy(update=update)

@@ -31,13 +31,13 @@ __all__ = ["AttemptFailures"]
 log = logging.getLogger("txn")
 
 _ENDS_AT_ONCE = (FencedError, ProgressUnavailableError)
-"""Nothing more can be made durable: no use to commit what is in flight."""
+"""Nothing more can be made durable, so the batches in flight are not committed first."""
 LEADING_SECS = 5.0
-"""How long to ask ZooKeeper whether a successor caused the failure."""
+"""Most seconds to ask ZooKeeper for a successor, which may have caused the failure."""
 
 
 class AttemptFailures:
-    """Turns failures of live attempts into events; those of dead ones change nothing."""
+    """Turns failures of live attempts into events; failures of dead ones change nothing."""
 
     def __init__(
         self,
@@ -57,25 +57,26 @@ class AttemptFailures:
         self._quarantines = config.on_exhausted == "quarantine"
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """A station raised: what a replay may mend fails the attempt, the rest ends the run.
+        """Fail the attempt if a replay may help, else end the run. From any thread.
 
-        With a quarantine, errors of the user's code and of records fail the attempt as well: the
-        last one says what is quarantined. From any thread.
+        With a quarantine, errors of the user's code and of records fail the attempt as well; the
+        last error is recorded with the quarantined batch.
         """
         post = self._shell.post
         if is_lost_work(error):
-            # Asked on this thread, not on the protocol's: the JVM is asked for it.
+            # Find out on this thread, not on the protocol's: it takes calls to the JVM.
             blocked = is_away(error)
-            told = _with_place(error) if self._quarantines and not blocked else cause_line(error)
+            places = self._quarantines and not blocked
+            text = _line_with_place(error) if places else cause_line(error)
             lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
             why = cause_of(error)
-            post(lambda: self.failed(attempt, told, why, blocked=blocked, lacks=lacks))
+            post(lambda: self.failed(attempt, text, why, blocked=blocked, lacks=lacks))
             if isinstance(error, ColumnsUnknownError):
                 post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             cause = self._unless_replaced(error)
-            of_batch, told = is_of_batch(cause), _with_place(cause)
-            post(lambda: self._not_mended(attempt, cause, told, of_batch=of_batch))
+            of_batch, line = is_of_batch(cause), _line_with_place(cause)
+            post(lambda: self._set_aside_or_end(attempt, cause, line, of_batch=of_batch))
 
     def failed(
         self,
@@ -100,13 +101,13 @@ class AttemptFailures:
         else:
             self._shell.post(BatchFailed(attempt, error, blocked, lacks))
 
-    def _not_mended(
-        self, attempt: TransactionAttempt, error: BaseException, told: str, *, of_batch: bool
+    def _set_aside_or_end(
+        self, attempt: TransactionAttempt, error: BaseException, line: str, *, of_batch: bool
     ) -> None:
-        """What no replay mends: a quarantine takes it if it is the batch's, else the run ends.
+        """Quarantine the batch if the error is its own, else end the run: no replay helps.
 
-        A batch that is emptied already has nothing left to be taken, and one that is being planned
-        nothing yet. What came out of the quarantine may go back there, in any run.
+        A batch that is emptied already has no records left to quarantine, and one that is being
+        planned has none yet. A replayed batch may go back to the quarantine, in any run.
         """
         batch = self._live_batch(attempt)
         taken = False
@@ -116,14 +117,14 @@ class AttemptFailures:
                 was_there and isinstance(error, UserError)
             )
         if taken:
-            self.failed(attempt, told, "error")
+            self.failed(attempt, line, "error")
         else:
             self._fatal(attempt, error)
 
     def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """End the run for an error that no replay mends, unless its attempt is dead anyway.
+        """End the run for an error that no replay mends, unless its attempt is dead.
 
-        At once, but for an error of planning: what was planned before it is committed first.
+        The run ends at once, except for an error of planning: earlier txids are committed first.
         """
         batch = self._live_batch(attempt)
         if batch is None:
@@ -160,16 +161,16 @@ class AttemptFailures:
         self._shell.post(PlanRefused(attempt, cause_line(error)))
 
     def refusal(self, attempt: TransactionAttempt | None) -> BaseException | None:
-        """The error with which the planning of an attempt was refused; None: it was not."""
+        """The error that refused the planning of an attempt; None if it was not refused."""
         return None if attempt is None else self._refused.get(attempt)
 
     def _live_batch(self, attempt: TransactionAttempt) -> Batch | None:
-        """The batch whose attempt this is; None: that one is dead."""
+        """The batch of this attempt; None if the attempt is dead."""
         batch = self._shell.state.batches.get(attempt.txid)
         return batch if batch is not None and batch.attempt == attempt else None
 
     def _unless_replaced(self, error: BaseException) -> BaseException:
-        """`error`, or that a successor leads: it deletes what this process was at work on."""
+        """`error`, or FencedError if a successor leads: it deletes the files of this process."""
         if isinstance(error, FencedError):
             return error
         try:
@@ -181,10 +182,10 @@ class AttemptFailures:
             pass  # ZooKeeper is away: the station's error stands
         return error
 
-    # --- columns that nobody knows -----------------------------------------------------------
+    # --- unknown columns ---------------------------------------------------------------------
 
     def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
-        """A run that is to end must not wait for ever for columns that may never be known."""
+        """End a run that has an end if columns stay unknown for the message timeout."""
         state = self._shell.state
         if state.until is None and not state.until_caught_up:
             return
@@ -208,7 +209,7 @@ class AttemptFailures:
         )
 
 
-def _with_place(error: BaseException) -> str:
+def _line_with_place(error: BaseException) -> str:
     """An error in a line, with the place that it came from: a transform, a spout, a table."""
     if isinstance(error, TransformError) and error.__cause__ is not None:
         error = error.__cause__

@@ -1,13 +1,13 @@
-"""How large new batches should be: larger while a stream is behind, smaller once it is caught up.
+"""Size new batches: larger while a stream is behind, smaller once it is caught up.
 
-A large batch costs less per row; a small one is committed sooner. Which of the two counts follows
-from what planning sees anyway, once per new txid and stream:
+A large batch costs less per row; a small one is committed sooner. Planning shows which of the two
+matters, once per new txid and stream:
 
     behind      the window of txids in flight is full, or the spout had something to read every
                 time it was asked, several times in a row: the share doubles, up to 1.0
     caught up   the spout had nothing to read: the share halves, down to 0.0
 
-What a share means in records, files or versions is the spout's business (`set_batch_target`).
+The spout turns a share into records, files or versions (`set_batch_target`).
 Nothing is durable: a run begins with the smallest batches and is at the cap a few txids later.
 """
 
@@ -23,23 +23,23 @@ __all__ = ["BatchTarget", "BatchTargets"]
 FIRST_STEP = 1 / 16
 """From the smallest batches to the largest in five doublings."""
 ANSWERS_IN_A_ROW = 3
-"""So many times something to read, without a pause: the source is ahead of the planning."""
+"""Answers with something to read, without a pause, that show a source ahead of the planning."""
 
 
 @dataclass(frozen=True)
 class BatchTarget:
-    """The target of one stream, and what it was decided by. Pure."""
+    """The target of one stream, and the answers that decided it. Pure."""
 
     share: float = 0.0
     """From 0.0, as small as the user allows, to 1.0, the user's cap."""
     answers: int = 0
-    """How many times in a row the spout had something to read."""
+    """Consecutive answers of the spout with something to read."""
 
     def answered(self, *, window_full: bool) -> BatchTarget:
-        """The spout had something to read for a new txid.
+        """The target after the spout had something to read for a new txid.
 
         Args:
-            window_full: with it, as many txids are in flight as may be.
+            window_full: this txid fills the window of txids in flight.
         """
         answers = self.answers + 1
         if not window_full and answers < ANSWERS_IN_A_ROW:
@@ -47,7 +47,7 @@ class BatchTarget:
         return BatchTarget(min(1.0, max(FIRST_STEP, 2 * self.share)), answers)
 
     def idle(self) -> BatchTarget:
-        """The spout had nothing to read for a new txid."""
+        """The target after the spout had nothing to read for a new txid."""
         half = self.share / 2
         return BatchTarget(half if half >= FIRST_STEP else 0.0)
 
@@ -64,16 +64,16 @@ class BatchTargets:
     _targets: dict[str, BatchTarget] = field(default_factory=dict)
 
     def tell(self) -> None:
-        """Tell every spout its target; before they are asked for a new txid."""
+        """Set every spout's target, before it plans a new txid."""
         for stream, spout in self.spouts.items():
             spout.set_batch_target(self.share(stream))
 
     def learn(self, answers: Mapping[str, object | None], *, window_full: bool) -> None:
-        """Take note of what the spouts answered for a new txid.
+        """Adjust the targets to the spouts' answers for a new txid.
 
         Args:
-            answers: stream -> metadata, or None where there was nothing to read.
-            window_full: with it, as many txids are in flight as may be.
+            answers: stream -> metadata, or None if there was nothing to read.
+            window_full: this txid fills the window of txids in flight.
         """
         for stream, answer in answers.items():
             target = self._targets.get(stream, BatchTarget())

@@ -1,7 +1,7 @@
-"""What holds a run up, and who waits for whom: out of the coordinator's state and times. Pure.
+"""Find the bottleneck of a run and its waits, from the coordinator's state and times. Pure.
 
 A batch passes planning, processing and commit; between two of them it may have to wait. `bound`
-names the one thing that holds the run up at this moment; `waits` says in words who waits for whom.
+names the one thing that holds the run up at this moment; `waits` describes each wait in words.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ BOUND_NAMES = {
     "replay": "replays",
     "idle": "nothing to read",
 }
-"""Bound -> how users read it, behind "held up by"."""
+"""Bound -> its name for users, after "held up by"."""
 
 _STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prepare"))
-"""The newest station that a commit turn has come to -> what it is doing since."""
+"""The newest station that a commit turn has reached -> its work since then."""
 
 Times = Mapping[str, float]
 
 
 def bound(state: CoordinatorState) -> Bound:
-    """What holds the run up: if that were faster, it would go on faster at this moment."""
+    """Return the bottleneck: the run would be faster now if that were faster."""
     phases = [batch.phase for _, batch in sorted(state.batches.items())]
     planning = Phase.PLANNING in phases
     if Phase.COMMITTING in phases and Phase.PROCESSED in phases:
         return "commit"
-    # Also while its batch looks whether it is back, which is neither planning nor processing.
+    # Also while its batch checks whether it is back, which is neither planning nor processing.
     if any(_is_away(batch) for batch in state.batches.values()):
         return "away"
     if Phase.WAITING in phases[:1]:
@@ -51,14 +51,14 @@ def bound(state: CoordinatorState) -> Bound:
 
 
 def in_words(held_up_by: str) -> str:
-    """What a run does now, for people: one that has read everything is not held up."""
+    """Describe the state of a run for users; one that has read everything is not held up."""
     if held_up_by == "idle":
         return "waiting for new records"
     return f"held up by {BOUND_NAMES[held_up_by]}"
 
 
 def is_queued(batch: Batch, times: Times) -> bool:
-    """Whether a batch is started, and waits for Spark to take it."""
+    """True if a batch is started and waits for Spark."""
     return batch.phase is Phase.PROCESSING and "processing" not in times
 
 
@@ -73,8 +73,8 @@ def waits(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         return ()
     return tuple(
         sentence
-        for said in (_planning(state, times, now), _replays(state), _turn(state, times, now))
-        for sentence in said
+        for sentences in (_planning(state, times, now), _replays(state), _turn(state, times, now))
+        for sentence in sentences
     )
 
 
@@ -90,14 +90,14 @@ def _planning(
     elif len(state.batches) >= state.max_spout_pending and not held:
         yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
     elif state.plan_idle:
-        # What a source said before it went away is of no interest.
+        # Ignore the last answer of a source that has gone away since.
         if not any(map(_is_away, state.batches.values())):
             yield "source: nothing to read"
     elif held:
         asked = held[0].attempt.txid
         yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
     elif state.plan_scheduled:
-        # At lag zero the next txid is made of all that comes while these are processed.
+        # At lag zero the next txid takes all records that arrive while these are processed.
         or_else = ", or until what was read is processed" if _is_processing(state) else ""
         yield f"planning waits for the emit interval{or_else}"
 
@@ -122,16 +122,16 @@ def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         reached = times(committing[0])
         doing = next((word for name, word in _STATIONS if name in reached), "prepare")
         since = reached.get("turn")
-        told = doing if since is None else f"{doing}, {_seconds(now - since)}"
-        yield f"{_txids(processed, 1)} for the commit turn of {_range(committing)} ({told})"
+        progress = doing if since is None else f"{doing}, {_seconds(now - since)}"
+        yield f"{_txids(processed, 1)} for the commit turn of {_range(committing)} ({progress})"
     elif batches and not committing and batches[0].phase is Phase.PROCESSING:
         first = batches[0]
         reached = times(first)
         since = reached.get("processing", reached.get("started"))
         doing = "queued" if is_queued(first, reached) else "processing"
-        told = doing if since is None else f"{doing}, {_seconds(now - since)}"
+        progress = doing if since is None else f"{doing}, {_seconds(now - since)}"
         waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
-        yield f"{waiting} for txid {first.attempt.txid} ({told})"
+        yield f"{waiting} for txid {first.attempt.txid} ({progress})"
 
 
 def _is_processing(state: CoordinatorState) -> bool:
@@ -139,7 +139,7 @@ def _is_processing(state: CoordinatorState) -> bool:
 
 
 def _is_away(batch: Batch) -> bool:
-    """Return whether it waits for a source or storage, and not for the columns of a stream."""
+    """Return whether a batch waits for a source or storage, and not for columns."""
     return batch.blocked is not None and not batch.lacks
 
 

@@ -1,8 +1,8 @@
-"""The one stream of what a run does: told once, where it happens, and read by whoever shows it.
+"""The event stream of a run: sent once, where things happen, and read by all that shows it.
 
-Two kinds read it. The run's own recorder reads at once, on the thread that tells. Observers
-(`txn.observers`) are the user's: each has a queue that ends somewhere and a thread of its own, so
-nothing that they do reaches the run. Without observers there is neither.
+It has two kinds of readers. The run's own recorder reads at once, on the sending thread. Observers
+(`txn.observers`) are the user's: each has a bounded queue and a thread of its own, so nothing that
+they do reaches the run. Without observers there is no queue and no thread.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = ["Broadcast", "Passage"]
 log = logging.getLogger("txn")
 
 MOST_WAITING = 5_000
-"""Events that wait for one observer. They hold on to the metadata of the batches that they tell of,
-which of a source with thousands of partitions is large."""
+"""Events that wait for one observer. They hold the metadata of their batches, which is large for a
+source with thousands of partitions."""
 PAUSE_SECS = 0.1
-"""For so long events gather before an observer takes them. A thread that is woken for each of them,
+"""Time in which events gather before an observer takes them. A thread that wakes for each event,
 hundreds of times a second, takes Python from the threads of the run each time."""
 DRAIN_SECS = 5.0
-"""For so long the end of a run waits for its observers, all together."""
+"""Time that the end of a run waits for all its observers together."""
 _NOT_BEGUN = frozenset({"plan", "ack"})
-"""Stations whose beginning is not told."""
+"""Stations whose beginning sends no event."""
 
 
 class Broadcast:
-    """Takes what the parts of a run tell, from any thread, and hands it on.
+    """Takes the events of a run from any thread and hands them on.
 
     Args:
         clock: seconds since the epoch.
@@ -58,12 +58,12 @@ class Broadcast:
         self, topology: str, clock: Callable[[], float], observers: Sequence[Observer] = ()
     ) -> None:
         self.epoch = 0
-        """Of the leader; 0 before this process leads."""
+        """The leader's epoch; 0 before this process leads."""
         self._topology = topology
         self._clock = clock
         self._reader: Callable[[RunEvent], None] | None = None
         self._order = threading.Lock()
-        """Every observer is told in the same order."""
+        """Gives every observer the events in the same order."""
         self._observing = Work(topology)
         self._deaf: Callable[[], None] | None = None
         self._outlets = [
@@ -72,7 +72,7 @@ class Broadcast:
         ]
 
     def read_by(self, reader: Callable[[RunEvent], None]) -> None:
-        """Call `reader` with every event from now on, on the thread that tells it."""
+        """Call `reader` with every event from now on, on the thread that sends it."""
         self._reader = reader
 
     def stamp(self) -> tuple[float, str, int]:
@@ -80,7 +80,7 @@ class Broadcast:
         return self._clock(), self._topology, self.epoch
 
     def send(self, event: RunEvent) -> None:
-        """Tell it to everybody. Never blocks."""
+        """Hand an event to every reader. Never blocks."""
         if self._reader is not None:
             self._reader(event)
         if self._outlets:
@@ -96,41 +96,41 @@ class Broadcast:
         table: str | None = None,
         spark_tags: Sequence[str] = (),
     ) -> Passage:
-        """Some attempts come to a station now.
+        """Report that some attempts have come to a station.
 
-        The body of the passage is their time there: its end is told, and its log says where it is.
+        The body of the `with` is their time there. Its end is reported, and log lines name it.
         """
         return Passage(self, station, tuple(attempts), table, tuple(spark_tags))
 
     def open(self) -> None:
-        """Observers are there from now on."""
+        """Start the observers."""
         if self._outlets:
-            self._deaf = listen(self._asked)
+            self._deaf = listen(self._report_request)
         for outlet in self._outlets:
             outlet.start()
 
     def close(self, last: RunEvent) -> list[str]:
-        """Tell the last event, and let the observers take what waits, for a few seconds.
+        """Send the last event, and give the observers a few seconds for those that wait.
 
         Returns:
-            What went wrong with whom, a sentence each; it is in the log, too.
+            A sentence for each observer with problems; they are in the log, too.
         """
         if self._deaf is not None:
             self._deaf()
         with self._order:
-            outlets, self._outlets = self._outlets, []  # threads left behind may still tell
+            outlets, self._outlets = self._outlets, []  # threads left behind may still send
             for outlet in outlets:
                 outlet.end(last)
         until = time.monotonic() + DRAIN_SECS
-        told = [said for outlet in outlets if (said := outlet.join(until))]
-        for said in told:
-            log.warning("[%s] %s", self._topology, said)
-        return told
+        problems = [problem for outlet in outlets if (problem := outlet.join(until))]
+        for problem in problems:
+            log.warning("[%s] %s", self._topology, problem)
+        return problems
 
-    def _asked(self, request: Request) -> None:
-        """ZooKeeper or storage was asked, perhaps by another run of this process."""
+    def _report_request(self, request: Request) -> None:
+        """Report a request to ZooKeeper or storage, unless another run of this process made it."""
         work = current_work()
-        # What observers ask is not told: each answer would make them ask again.
+        # Requests of observers are not reported: each report would make them ask again.
         if work is None or work.topology != self._topology or work is self._observing:
             return
         self.send(
@@ -155,10 +155,10 @@ class Passage:
         self._about = (attempts, station)
         self._more = (table, spark_tags)
         self.is_told = True
-        """Whether its end will be told: that a source has nothing to read is not."""
+        """False if its end sends no event: a source had nothing to read."""
         stamp = broadcast.stamp()
         self.began = stamp[0]
-        """When they came to it, seconds since the epoch."""
+        """Time of arrival, seconds since the epoch."""
         self._context = working_on(Work(*stamp[1:], attempts, station, table))
         if station not in _NOT_BEGUN:
             broadcast.send(StationBegan(*stamp, *self._about, *self._more))
@@ -174,26 +174,26 @@ class Passage:
     ) -> None:
         self._context.__exit__(None, None, None)
         if self.is_told:
-            why = None if error is None else _line(error)
+            why = None if error is None else _describe(error)
             stamp = self._broadcast.stamp()
             self._broadcast.send(
                 StationEnded(*stamp, *self._about, self.began, *self._more, error=why)
             )
 
 
-def _line(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return cause_line(error)
-    except Exception:  # noqa: BLE001 - the text of an error of the user's may raise, too
+    except Exception:  # noqa: BLE001 - a user's error may raise in __str__, too
         return type(error).__name__
 
 
 class _Outlet:
-    """One observer: its queue, its thread, and what it has missed.
+    """One observer: its queue, its thread, and the number of events that it missed.
 
     Args:
-        name: of the observer, for people.
-        work: what its thread is at, for the log.
+        name: of the observer, for users.
+        work: the work of its thread, for the log.
     """
 
     def __init__(self, observer: Observer, name: str, work: Work) -> None:
@@ -202,14 +202,14 @@ class _Outlet:
         self._work = work
         self._waiting: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
         self._missing = 0
-        """Dropped since the last one that was let in."""
+        """Events dropped since the last one that was queued."""
         self._dropped = 0
         self._raised = 0
         self._error = ""
         self._left_behind = False
         self._is_ending = False
         self._hurry = threading.Event()
-        """What waits is to be taken at once."""
+        """Set to take the waiting events at once."""
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="txn-observer", daemon=True)
 
@@ -218,14 +218,14 @@ class _Outlet:
         self._thread.start()
 
     def put(self, event: RunEvent) -> bool:
-        """Let an event wait for the observer, or drop it. Never called twice at once.
+        """Queue an event for the observer, or drop it. Never called twice at once.
 
         Returns:
-            False: it is the first that was dropped.
+            False for the first event that is dropped.
         """
         waiting = self._waiting.qsize()
         if waiting < MOST_WAITING:
-            self._tell_missing(event)
+            self._report_missing(event)
             self._waiting.put(event)
             if waiting == MOST_WAITING // 2:
                 self._hurry.set()
@@ -245,33 +245,33 @@ class _Outlet:
         )
 
     def end(self, last: RunEvent) -> None:
-        """The last event comes after those that wait, however many these are."""
-        self._tell_missing(last)
+        """Queue the last event behind all that wait, however many those are."""
+        self._report_missing(last)
         self._waiting.put(last)
         self._waiting.put(None)
         self._is_ending = True
         self._hurry.set()
 
     def join(self, until: float) -> str:
-        """Wait for the thread's end; what is to be told of this observer, if anything.
+        """Wait for the thread's end; return the observer's problems as a sentence, or "".
 
         Args:
             until: by `time.monotonic`.
         """
         self._thread.join(max(0.0, until - time.monotonic()))
-        told = []
+        problems = []
         if self._thread.is_alive():
             self._left_behind = True
             untaken = max(0, self._waiting.qsize() - 1)
             where = straggler(self._thread, f"observer {self._name}", self._since)
-            told.append(f"was left behind with {untaken} events not taken: {where}")
+            problems.append(f"was left behind with {untaken} events not taken: {where}")
         if self._dropped:
-            told.append(f"was too slow for {self._dropped} events, which were dropped")
+            problems.append(f"was too slow for {self._dropped} events, which were dropped")
         if self._raised:
-            told.append(f"raised for {self._raised} events, the first time {self._error}")
-        return f"Observer {self._name} {'; it '.join(told)}." if told else ""
+            problems.append(f"raised for {self._raised} events, the first time {self._error}")
+        return f"Observer {self._name} {'; it '.join(problems)}." if problems else ""
 
-    def _tell_missing(self, event: RunEvent) -> None:
+    def _report_missing(self, event: RunEvent) -> None:
         if self._missing:
             gap = EventsDropped(event.at, event.topology, event.epoch, self._missing)
             self._missing = 0
@@ -285,14 +285,14 @@ class _Outlet:
                 self._since = time.monotonic()
                 try:
                     self._observer.observe(event)
-                except BaseException as error:  # noqa: BLE001 - the run is none of its business
-                    self._note(event, error)
+                except BaseException as error:  # noqa: BLE001 - an observer must not disturb the run
+                    self._note_error(event, error)
                 if self._waiting.empty():
                     self._hurry.wait(PAUSE_SECS)
                     if not self._is_ending:
                         self._hurry.clear()
 
-    def _note(self, event: RunEvent, error: BaseException) -> None:
+    def _note_error(self, event: RunEvent, error: BaseException) -> None:
         self._raised += 1
         if self._raised == 1:
             self._error = type(error).__name__
@@ -307,7 +307,7 @@ class _Outlet:
 
 
 def _names(observers: Sequence[Observer]) -> list[str]:
-    """A name for each: its class, with a number if there are several of one."""
+    """A name for each observer: its class, with a number if several have the same one."""
     kinds = [type(observer).__qualname__ for observer in observers]
     return [
         kind if kinds.count(kind) == 1 else f"{kind} ({kinds[: at + 1].count(kind)})"

@@ -1,7 +1,7 @@
-"""Whether the program is the one that the last run was of, and how to say it if it is not.
+"""Compare the program with that of the last run, and describe the changes to the user.
 
-A start tells it and refuses nothing: to correct a transform and go on is everyday work. But what
-the tables hold from before was computed by the former program, and nothing else would say so.
+A start reports changes and refuses nothing: to correct a transform and go on is everyday work. But
+the tables' older rows were computed by the former program, and nothing else would show that.
 """
 
 from __future__ import annotations
@@ -19,67 +19,69 @@ from txn.protocol.recovery import Recovered
 __all__ = ["changes", "message", "program_of", "succeeding"]
 
 _SHOWN = 3
-_KEPT = 20
-"""Most changes that are kept for `txn status`."""
+_RECORDED = 20
+"""Most changes that the record keeps for `txn status`."""
 _BYTES = 256 * 1024
 """Most bytes of a record's stages as JSON: it has to fit into one node."""
 
 
 def program_of(definition: Definition) -> ProgramRecord:
-    """The program as it is now; `changes` stays empty."""
-    found = [
+    """The record of the present program; `changes` stays empty."""
+    records = [
         StageRecord(id=stage.id, told=stage.told, fingerprint=stage.fingerprint)
         for stage in stages(definition.sources, definition.sinks)
     ]
-    said = json.dumps([stage.model_dump() for stage in found])
-    if len(said) > _BYTES:
-        whole = fingerprint([(stage.id, stage.fingerprint) for stage in found])
-        found = [StageRecord(id="program-1", told="the program", fingerprint=whole)]
-    return ProgramRecord(python=PYTHON, stages=found)
+    text = json.dumps([stage.model_dump() for stage in records])
+    if len(text) > _BYTES:
+        whole = fingerprint([(stage.id, stage.fingerprint) for stage in records])
+        records = [StageRecord(id="program-1", told="the program", fingerprint=whole)]
+    return ProgramRecord(python=PYTHON, stages=records)
 
 
-def succeeding(now: ProgramRecord, before: ProgramRecord | None, txid: int) -> ProgramRecord:
-    """The record to keep of a program whose first txid is `txid`; `before`, if nothing is new."""
+def succeeding(program: ProgramRecord, before: ProgramRecord | None, txid: int) -> ProgramRecord:
+    """The record to keep of a program whose first txid is `txid`; `before` if nothing changed."""
     if before is None:
-        return now
-    if told := changes(before, now):
-        return now.model_copy(update={"changes": _first(told, _KEPT), "since": txid})
-    if (now.python, now.stages) == (before.python, before.stages):
+        return program
+    if lines := changes(before, program):
+        return program.model_copy(update={"changes": _shorten(lines, _RECORDED), "since": txid})
+    if (program.python, program.stages) == (before.python, before.stages):
         return before
-    return now.model_copy(update={"changes": before.changes, "since": before.since})
+    return program.model_copy(update={"changes": before.changes, "since": before.since})
 
 
-def changes(before: ProgramRecord, now: ProgramRecord) -> list[str]:
-    """What differs, stage by stage, in words.
+def changes(before: ProgramRecord, program: ProgramRecord) -> list[str]:
+    """List the changes, stage by stage, in words.
 
-    Nothing is compared that was fingerprinted by two releases of Python, or has no fingerprint.
+    Stages fingerprinted by different releases of Python, or not at all, are not compared.
     """
-    if before.python != now.python:
+    if before.python != program.python:
         return []
-    old, new = _by_stem(before.stages), _by_stem(now.stages)
+    old, new = _stages_by_stem(before.stages), _stages_by_stem(program.stages)
     return [
-        told for stem in {**new, **old} for told in _differ(old.get(stem, ()), new.get(stem, ()))
+        line
+        for stem in {**new, **old}
+        for line in _describe_changes(old.get(stem, ()), new.get(stem, ()))
     ]
 
 
-def _by_stem(found: Sequence[StageRecord]) -> dict[str, list[StageRecord]]:
-    """The stages that ids tell apart by their number alone, in its order."""
+def _stages_by_stem(records: Sequence[StageRecord]) -> dict[str, list[StageRecord]]:
+    """Group the stages whose ids differ only in their number, in that order."""
     stems: dict[str, list[StageRecord]] = {}
-    for stage in found:
+    for stage in records:
         stems.setdefault(stage.id.rpartition("-")[0], []).append(stage)
     return stems
 
 
-def _differ(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
-    # A stage that was put before others moves their numbers, and is no change of them.
+def _describe_changes(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
+    # A stage inserted before others shifts their numbers but does not change them.
     match = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
     for kind, i, i_end, j, j_end in match.get_opcodes():
         if kind == "equal":
             continue
         both = min(i_end - i, j_end - j)
-        for was, now in zip(old[i : i + both], new[j : j + both], strict=True):
-            if was.fingerprint is not None and now.fingerprint is not None:
-                yield f"{now.told} was changed"
+        for old_stage, new_stage in zip(old[i : i + both], new[j : j + both], strict=True):
+            if old_stage.fingerprint is not None and new_stage.fingerprint is not None:
+                yield f"{new_stage.told} was changed"
         yield from (f"{stage.told} is new" for stage in new[j + both : j_end])
         yield from (f"{stage.told} is gone" for stage in old[i + both : i_end])
 
@@ -88,11 +90,11 @@ def _key(stage: StageRecord) -> str:
     return stage.fingerprint or "unknown"
 
 
-def message(told: Sequence[str], recovered: Recovered) -> str:
-    """One line for the user, about the changes of a program that goes on from there."""
+def message(lines: Sequence[str], recovered: Recovered) -> str:
+    """Describe the changes to the user in one line, with the txids that they affect."""
     first = recovered.committed.txid + 1
     text = (
-        f"The program is not as it was at txid {first - 1}: {', '.join(_first(told, _SHOWN))}. "
+        f"The program is not as it was at txid {first - 1}: {', '.join(_shorten(lines, _SHOWN))}. "
         f"Txids from {first} on are processed by the program as it is now; what the tables hold "
         "from before stays."
     )
@@ -110,9 +112,9 @@ def message(told: Sequence[str], recovered: Recovered) -> str:
     return text
 
 
-def _first(told: Sequence[str], most: int) -> list[str]:
-    rest = len(told) - most
-    return [*told[:most], *([f"and {rest} more"] if rest > 0 else [])]
+def _shorten(lines: Sequence[str], most: int) -> list[str]:
+    rest = len(lines) - most
+    return [*lines[:most], *([f"and {rest} more"] if rest > 0 else [])]
 
 
 def _txids(txids: Collection[int]) -> str:

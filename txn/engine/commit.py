@@ -30,13 +30,13 @@ __all__ = ["CommitTurn", "Committing", "TurnGivenUpError"]
 
 T = TypeVar("T")
 
-_LOOK_SECS = 60.0
+_JOIN_SECS = 60.0
 _WAITS_SECS = 0.005
 """A table waits for its storage if its last two publications took longer; a quick disk takes one
 millisecond."""
 _AT_ONCE = 3
-"""So many tables that do not wait are published at once: each needs Python most of the time, and
-twenty threads lose as much time again by handing it to each other."""
+"""Tables that do not wait for storage and are published at once: each needs Python most of the
+time, and twenty threads lose as much time again by handing it to each other."""
 
 
 class TurnGivenUpError(TxnError):
@@ -51,8 +51,8 @@ class CommitTurn:
     Args:
         lives: its attempts, in txid order.
         ids: source of random non-zero 64-bit ids.
-        late: the parts of tables that are staged in the turn itself; of a group there are none.
-        broadcast: is told that its attempts have come to their turn.
+        late: the parts of tables that are staged in the turn itself; empty for a group.
+        broadcast: gets the event that its attempts have come to their turn.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class CommitTurn:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nothing waits for it any more."""
+        """True if nothing waits for its end any more."""
         return self._given_up or any(live.cancelled.is_set() for live in self.lives)
 
     def begin_publishing(self) -> None:
-        """From now on tables may hold it. Called by its thread before the first publication.
+        """Note that tables may hold it from now on. Called by its thread before it publishes.
 
         Raises:
             TurnGivenUpError: it was given up.
@@ -160,7 +160,7 @@ class Committing:
     def prepare(
         self, turn: CommitTurn, publication: Publication
     ) -> tuple[dict[str, Prepared], dict[str, Staging]]:
-        """Prepare every table: what each will publish, and what was staged for it only now."""
+        """Prepare every table; return what each will publish, and the files staged only now."""
         with self._broadcast.passage("prepare", turn.attempts, spark_tags=[turn.tag]):
             prepared = self._prepare_early(turn, publication)
             return prepared, self._prepare_late(turn, publication, prepared)
@@ -174,7 +174,7 @@ class Committing:
     ) -> dict[str, Published]:
         """Publish every table side by side, as long as this process leads.
 
-        Recovery takes it up from any of them that hold the txid (`txn.protocol.recovery`).
+        Recovery continues from the tables that hold the txid (`txn.protocol.recovery`).
         """
         attempt, (first, *others) = turn.attempts[0], self._tables.all
 
@@ -182,42 +182,42 @@ class Committing:
             if sink is not first:
                 reached("publishing-beside", attempt)
             ready = prepared[sink.name]
-            own = table_publication(publication, ready.staged)
+            table_own = table_publication(publication, ready.staged)
             began = self._monotonic()
             try:
                 with self._broadcast.passage("publish", turn.attempts, sink.name):
-                    published = sink.committer.publish(ready, own)
+                    published = sink.committer.publish(ready, table_own)
             finally:
                 last = self._took.get(sink.name, (math.inf, math.inf))[1]
                 self._took[sink.name] = last, self._monotonic() - began
-            self._tell(turn, sink.name, published)
+            self._report(turn, sink.name, published)
             if sink is first and others:
                 reached("between-publications", attempt)
             return published
 
         with self._broadcast.passage("publish", turn.attempts):
-            # For all of them: they begin now. Who loses the leadership after it was asked meets the
-            # successor's fence in each log.
+            # One check for all of them, because they begin now. A leader that is replaced after it
+            # meets the successor's fence in each log.
             shell.assert_leading()
-            return self._side_by_side(turn, self._lines(), publish, "publishes")
+            return self._run_side_by_side(turn, self._publication_lines(), publish, "publishes")
 
-    def _lines(self) -> list[list[Sink]]:
-        """The tables that are published one after the other, each list on a thread of its own.
+    def _publication_lines(self) -> list[list[Sink]]:
+        """The tables in lists, each published one after the other on a thread of its own.
 
         The first table begins the first list.
         """
         first, *_ = self._tables.all
-        waits = [sink for sink in self._tables.all if self._waits(sink)]
+        waits = [sink for sink in self._tables.all if self._waits_for_storage(sink)]
         quick = [sink for sink in self._tables.all if sink not in waits]
         lines = [quick[at::_AT_ONCE] for at in range(min(_AT_ONCE, len(quick)))]
         lines += ([sink] for sink in waits)
         return sorted(lines, key=lambda line: line[0] is not first)
 
-    def _waits(self, sink: Sink) -> bool:
+    def _waits_for_storage(self, sink: Sink) -> bool:
         took = min(self._took.get(sink.name, (0.0,)))
         return sink.committer.publish_waits or took > _WAITS_SECS
 
-    def _tell(self, turn: CommitTurn, table: str, done: Published) -> None:
+    def _report(self, turn: CommitTurn, table: str, done: Published) -> None:
         unknown = any(file.rows < 0 for file in done.files)
         self._broadcast.send(
             TablePublished(
@@ -235,15 +235,15 @@ class Committing:
         )
 
     def close(self) -> None:
-        """Let go of the threads; what has not begun to be published is not any more."""
+        """Let go of the threads; tables whose publication has not begun are not published."""
         self._closed.set()
         self._beside.close(cancel=True)
 
     def _prepare_early(self, turn: CommitTurn, publication: Publication) -> dict[str, Prepared]:
-        """Prepare the tables that are staged already; those side by side that wait for something.
+        """Prepare the tables that are staged already; those that read, side by side.
 
-        To name a job to Spark is some questions to Java, which take longer than to prepare a table
-        that asks nobody.
+        Naming a job to Spark takes several calls to Java, which last longer than preparing a table
+        that reads nothing.
         """
 
         def prepare(sink: Sink) -> Prepared:
@@ -261,9 +261,9 @@ class Committing:
         prepared = {sink.name: prepare(sink) for sink in early if not sink.committer.prepare_reads}
         reading = [sink for sink in early if sink.committer.prepare_reads]
         lines = [[sink] for sink in reading]
-        return prepared | self._side_by_side(turn, lines, in_job, "prepares")
+        return prepared | self._run_side_by_side(turn, lines, in_job, "prepares")
 
-    def _side_by_side(
+    def _run_side_by_side(
         self,
         turn: CommitTurn,
         lines: Sequence[Sequence[Sink]],
@@ -272,8 +272,8 @@ class Committing:
     ) -> dict[str, T]:
         """Run a job for each table, the first line's on this thread.
 
-        All of them end before an error is raised, the first one as declared: nothing goes on behind
-        the back of a replay, and nothing begins once nobody waits for it.
+        All jobs end before an error is raised, so none runs on beside a replay; of several errors,
+        that of the first declared table is raised. No job begins once nothing waits for the turn.
         """
         done: dict[str, Future[T]] = {sink.name: Future() for line in lines for sink in line}
 
@@ -283,7 +283,7 @@ class Committing:
                     return
                 try:
                     done[sink.name].set_result(job(sink))
-                except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                except BaseException as error:  # noqa: BLE001 - raised by the future
                     done[sink.name].set_exception(error)
 
         for line in lines[1:]:
@@ -291,7 +291,7 @@ class Committing:
             self._beside.submit(one_by_one, line, about=about)
         for line in lines[:1]:
             one_by_one(line)
-        while len(lines) > 1 and self._beside.join(_LOOK_SECS):
+        while len(lines) > 1 and self._beside.join(_JOIN_SECS):
             pass
         for name, future in done.items():
             if not future.done():
@@ -301,10 +301,11 @@ class Committing:
     def _prepare_late(
         self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]
     ) -> dict[str, Staging]:
-        """Stage and prepare what follows from other tables' new values, in declared order.
+        """Stage and prepare the tables that take other tables' new values, in declared order.
 
         A table's stream is declared after the table whose values it takes, so those are known.
-        No group comes here: the values of a txid are needed, and a group has those of its last.
+        Groups have no such tables: these need the values of each txid, and a group has only those
+        of its last.
         """
         late: dict[str, Staging] = {}
         if not self._tables.late:
@@ -312,14 +313,17 @@ class Committing:
         (attempt,) = turn.attempts
         emission = self._emissions[attempt]
         emission.prepared, emission.publication = prepared, publication
-        passage, tags = self._broadcast.passage, [turn.tag]
+        tags = [turn.tag]
         with self._jobs.tagged(tags, turn.attempts, COMMIT_POOL, "prepare"):
             for sink in self._tables.late:
-                with passage("stage", turn.attempts, sink.name, tags), emission.reading():
+                with (
+                    self._broadcast.passage("stage", turn.attempts, sink.name, tags),
+                    emission.reading(),
+                ):
                     (staging,) = self._stager.stage(sink, [emission])
-                own = table_publication(publication, staging.staged)
-                with passage("prepare", turn.attempts, sink.name, tags):
-                    prepared[sink.name] = sink.committer.prepare(staging.staged, own)
+                table_own = table_publication(publication, staging.staged)
+                with self._broadcast.passage("prepare", turn.attempts, sink.name, tags):
+                    prepared[sink.name] = sink.committer.prepare(staging.staged, table_own)
                 late[sink.name] = staging
             self._emissions.check_read([(emission, [*late.values()])])
         self._jobs.check_settings()

@@ -1,8 +1,8 @@
-"""Whose commit turn it is: that of one txid, or of a group that becomes one version of every table.
+"""Run the commit turns: of one txid, or of a group that becomes one version of every table.
 
-A group fails as a whole, and nobody can say whose fault it was. Its txids then have turns of their
-own; with what they have staged already, if it is certain that no table holds the group nor will.
-A lock of the turn settles that: publishing begins, or the turn is given up, never both.
+A group fails as a whole, and the failure does not show which txid caused it. Its txids then get
+turns of their own. They keep their staged files if no table holds the group or ever will. A lock of
+the turn decides that: publishing begins, or the turn is given up, never both.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CommitTurns:
         self._turn: CommitTurn | None = None
 
     def make(self, order: Publish) -> CommitTurn:
-        """The turn that is ordered: it has come, and is to begin next."""
+        """Make the turn that is ordered; it begins next."""
         lives = [self._live[attempt] for attempt, _ in order.members]
         metadata = {} if lives[-1].empty else order.metadata
         late = self._stations.planned_parts(metadata, late=True)
@@ -70,7 +70,7 @@ class CommitTurns:
         """Begin a turn.
 
         Args:
-            publication: what the tables' logs are to say.
+            publication: the entry for the tables' logs.
         """
         self._turn = turn
         for live in turn.lives:
@@ -79,7 +79,7 @@ class CommitTurns:
         self._threads.spawn(
             self._threads.commit,
             lambda: self._commit(turn, publication),
-            lambda error: self._turn_raised(turn, error),
+            lambda error: self._take_error(turn, error),
             f"the commit turn of {', '.join(map(str, turn.attempts))}",
         )
 
@@ -92,7 +92,7 @@ class CommitTurns:
         return True
 
     def stop(self) -> None:
-        """Cancel the jobs of a group whose turn still runs: the run ends with an error."""
+        """Cancel the jobs of a group's turn that still runs, because the run ends with an error."""
         turn = self._turn
         if turn is not None and turn.is_group:
             self._threads.quietly(lambda: self._stations.cancel(turn.tag))
@@ -102,21 +102,21 @@ class CommitTurns:
             if not turn.is_cancelled:
                 with turn.passage:
                     done = self._stations.commit(turn, publication, self._shell)
-                self._shell.post(lambda: self._published(turn, done))
+                self._shell.post(lambda: self._take_result(turn, done))
         except TurnGivenUpError as error:
             log.info("%s", error)
         finally:
             for attempt in turn.attempts:
                 self._stations.release(attempt)
-            self._shell.post(lambda: self._ended(turn))
+            self._shell.post(lambda: self._end_turn(turn))
 
-    def _ended(self, turn: CommitTurn) -> None:
+    def _end_turn(self, turn: CommitTurn) -> None:
         turn.ended = True
         for live in turn.lives:
             self._live.thread_ended(live)
 
-    def _published(self, turn: CommitTurn, done: CommitResult) -> None:
-        """A commit turn ended: compare the tables' logs with the staged files."""
+    def _take_result(self, turn: CommitTurn, done: CommitResult) -> None:
+        """End a commit turn: compare the tables' logs with the staged files."""
         if turn.is_cancelled:
             return
         error = turn.close(self._tracking, done)
@@ -129,14 +129,14 @@ class CommitTurns:
             live.input = done.inputs.get(live.attempt, NOTHING_READ)
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
-    def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
+    def _take_error(self, turn: CommitTurn, error: BaseException) -> None:
         if turn.is_group and _dissolves(error):
             self._shell.post(lambda: self._dissolve(turn, cause_line(error)))
         else:
             self._shell.raised(turn.last.attempt, error)
 
     def _dissolve(self, turn: CommitTurn, error: str) -> None:
-        """The turn of a group failed: it is over even if its thread still runs."""
+        """End the failed turn of a group, even if its thread still runs."""
         if turn is not self._turn or turn.is_cancelled:
             return
         self._turn = None
@@ -152,6 +152,6 @@ class CommitTurns:
 def _dissolves(error: BaseException) -> bool:
     """Return whether a group may continue txid by txid after `error`, so that only the cause fails.
 
-    Not after an error of the product's own that no replay mends: it says whom it is about.
+    Not after an error of txn's own that no replay mends: it names its cause.
     """
     return is_lost_work(error) or (isinstance(error, Exception) and not isinstance(error, TxnError))

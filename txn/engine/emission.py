@@ -1,4 +1,4 @@
-"""The rows of attempts: what the spouts emit, from the processing phase into the commit turn."""
+"""The rows that spouts emit for attempts, from the processing phase into the commit turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Emissions"]
 
 _SHOWN_PARTS = 10
-"""Parts of a source that a row set aside names at most."""
+"""Most parts of a source that a row set aside names."""
 
 
 class Emissions:
@@ -37,7 +37,7 @@ class Emissions:
     Args:
         own: the session in which rows are written (`txn.spark.own_session`).
         sinks: the topology's committers.
-        lookups: of what streams take from tables.
+        lookups: find the rows that streams take from tables.
         columns: of the streams.
         verify_rows: count the rows of sources that know how many they planned.
     """
@@ -67,7 +67,7 @@ class Emissions:
     def emit(
         self, attempt: TransactionAttempt, metadata: Metadata, *, one_task: bool = False
     ) -> Emission:
-        """The DataFrames of all streams, and which planned parts each of them really reads.
+        """Emit the DataFrames of all streams, with the planned parts that each really reads.
 
         Args:
             one_task: read each stream with one task, so that nothing needs a shuffle.
@@ -95,7 +95,7 @@ class Emissions:
             self._consumers,
             shared.keep,
             attempt,
-            idle=self._idle,
+            idle=self._no_rows,
             assumed=self._columns.assumed,
             rules=self._rules,
             positions={s: _position(p) for s, p in parts.items() if list(p) != ["batch"]},
@@ -108,13 +108,13 @@ class Emissions:
         return emission
 
     def check_read(self, jobs: Sequence[tuple[Emission, Collection[Staging]]]) -> None:
-        """Hold what jobs have read against what was planned: the rows, and the sources' records.
+        """Compare the rows and records that jobs have read with the plan.
 
         Args:
-            jobs: of each attempt, what its jobs have staged.
+            jobs: each attempt's emission, with the files that its jobs have staged.
 
         Raises:
-            FailedException: it may be something else.
+            FailedException: the jobs may have read something else.
         """
         read = []
         for emission, stagings in jobs:
@@ -124,19 +124,19 @@ class Emissions:
             read.append((emission.evaluation.attempt, chosen))
         self._spouts.check_read(read)
 
-    def told(
+    def explained(
         self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
     ) -> BaseException:
-        """As `Spouts.told`."""
-        return self._spouts.told(attempt, metadata, error)
+        """Return `Spouts.explained`."""
+        return self._spouts.explained(attempt, metadata, error)
 
     def nothing(self) -> Evaluation:
-        """Evaluate no rows, in the columns that are known by now."""
+        """Evaluate no rows, with the columns that are known by now."""
         evaluation = Evaluation(
             {},
             {},
             share=lambda frame, _: frame,
-            idle=self._idle,
+            idle=self._no_rows,
             assumed=self._columns.assumed,
             rules=self._rules,
         )
@@ -149,15 +149,15 @@ class Emissions:
         names = (source.name for source in self._spouts.sources)
         return [frozenset({name}) for name in names if not self._columns.decided(name)]
 
-    def _idle(self, stream: str) -> DataFrame | None:
-        """No rows of a stream; None while its columns are not known."""
-        known = self._columns.get(stream)
-        if known is None:
+    def _no_rows(self, stream: str) -> DataFrame | None:
+        """Make no rows of a stream; None while its columns are unknown."""
+        schema = self._columns.get(stream)
+        if schema is None:
             spout = next(source.spout for source in self._spouts.sources if source.name == stream)
-            known = spout.find_schema(self._spark)
-            if known is not None:
-                self._columns.learn(stream, known)
-        return None if known is None else no_rows(self._spark, known)
+            schema = spout.find_schema(self._spark)
+            if schema is not None:
+                self._columns.learn(stream, schema)
+        return None if schema is None else no_rows(self._spark, schema)
 
     def __getitem__(self, attempt: TransactionAttempt) -> Emission:
         return self._alive[attempt]
@@ -175,6 +175,6 @@ class Emissions:
 
 
 def _position(parts: Sequence[str]) -> str:
-    """What a batch reads of a source, for people: the first parts, and how many more."""
+    """Describe a batch's parts of a source: the first ones, and the number of others."""
     more = len(parts) - _SHOWN_PARTS
     return ", ".join(parts[:_SHOWN_PARTS]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The error that ends a run, a start or a preview: what failed, where, and the way out."""
+"""Make the error that ends a run, a start or a preview: the failure, its place, the way out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NUMBERS = {
     ),
     "TXN-508": ("FAILED_READ_FILE",),
 }
-"""Number of an error -> how the conditions of Spark begin that it stands for."""
+"""Number of an error -> prefixes of the Spark conditions that it stands for."""
 _CSV_HEADER = ("CSV header does not conform", "Number of column in CSV header is not equal")
 
 _NUMBER_FOR_TIME = re.compile("column: .* physicalType: INT64, logicalType: timestamp")
@@ -39,17 +39,17 @@ _NUMBER_FOR_TIME = re.compile("column: .* physicalType: INT64, logicalType: time
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
-    """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
+    """The error that ends a run if no replay helps: names txid, attempt and metadata."""
     place = text.place_of(error)
     at = f", with {place}" if place else ""
-    told, number = cause_line(error), _number(error)
+    line, number = cause_line(error), _number(error)
     cause = error
     if isinstance(error, TransformError) and error.__cause__ is not None:
-        told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
+        line, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(told)} {_read(batch.metadata)} Progress is "
-        f"intact: {_way_out(told, number, error)} and run again; the batch is replayed.",
+        f"{batch.phase.value}{at}: {_sentence(line)} {_describe_read(batch.metadata)} Progress is "
+        f"intact: {_way_out(line, number, error)} and run again; the batch is replayed.",
         number=number,
     )
     result.__cause__ = cause
@@ -57,38 +57,38 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
 
 
 def not_previewed(topology: str, read: Metadata, error: BaseException) -> TopologyError:
-    """The error of a preview for which the user's code or Spark failed on the rows."""
-    told, number, place = cause_line(error), _number(error), text.place_of(error)
+    """The error of a preview whose rows fail in the user's code or in Spark."""
+    line, number, place = cause_line(error), _number(error), text.place_of(error)
     return TopologyError(
         f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
-        f"Spark{f', with {place}' if place else ''}: {_sentence(told)} {_read(read)} Nothing was "
-        f"written: {_way_out(told, number, error)} and try again.",
+        f"Spark{f', with {place}' if place else ''}: {_sentence(line)} {_describe_read(read)} "
+        f"Nothing was written: {_way_out(line, number, error)} and try again.",
         number=number,
     )
 
 
-def _read(metadata: Metadata | None) -> str:
+def _describe_read(metadata: Metadata | None) -> str:
     positions = (metadata or {}).items()
     read = "; ".join(f"{stream}: {text.describe(position)}" for stream, position in positions)
     return f"It read {read or 'nothing'}."
 
 
-def _way_out(told: str, number: str, error: BaseException) -> str:
-    if any(words in told for words in _CSV_HEADER):
+def _way_out(line: str, number: str, error: BaseException) -> str:
+    if any(words in line for words in _CSV_HEADER):
         return (
             "say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=), or, "
             "as long as nothing is committed, give the spout a schema with the header's names (_c0 "
             "for a first one without a name); once something is, put the rows, with the columns of "
             "the schema, into a new file, and let this batch pass (on_exhausted='quarantine'),"
         )
-    if "VALUE.CHARSET" in told and "Options`" in told:
+    if "VALUE.CHARSET" in line and "Options`" in line:
         return (
             "say one of these in the spout's encoding=, or give the session "
             "spark.sql.legacy.javaCharsets=true (--conf), which takes all that Java has,"
         )
     if _is_malformed(error):
         return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
-    if _NUMBER_FOR_TIME.search(told):
+    if _NUMBER_FOR_TIME.search(line):
         return (
             "say bigint for that column in the spout's schema, and let a transform make "
             "timestamps of the numbers (timestamp_micros(t div 1000) if they are nanoseconds),"
@@ -112,7 +112,7 @@ def not_started(topology: str, about: str, error: BaseException) -> TopologyErro
 
 
 def given_up(topology: str, attempt: TransactionAttempt | None, error: str) -> BatchError:
-    """The error that ends a run whose batch failed as often as it may."""
+    """The error that ends a run whose batch has used up its attempts."""
     no_space = os.strerror(errno.ENOSPC) in error
     return BatchError(
         f"Batch {attempt} of topology '{topology}' was given up: {_sentence(error)} "
@@ -134,13 +134,13 @@ def _is_malformed(error: BaseException) -> bool:
 
 
 def _number(error: BaseException) -> str:
-    """The number of what stopped a batch: that of the innermost cause that has one."""
+    """The number for an error that stopped a batch: that of the innermost cause that has one."""
     if isinstance(error, TxnError):
         return error.number
     if isinstance(error, OverflowError):
         return "TXN-512"  # a committer's total that left its type
     if _is_malformed(error):
-        return "TXN-508"  # whatever it is that Spark could not parse there
+        return "TXN-508"  # for any kind of record that Spark could not parse
     for cause in reversed(causes(error)):
         if is_refused(cause):
             return "TXN-509"

@@ -92,11 +92,11 @@ class Equipment:
         """Open every spout with its newest durable metadata, and learn the columns they know.
 
         Args:
-            columns: what earlier runs have learned.
+            columns: stream -> columns that earlier runs have learned.
         """
         self.jobs.enter_thread()
         declared = {source.name for source in self._spouts.sources}
-        self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
+        self._columns.recall({name: schema for name, schema in columns.items() if name in declared})
         self._spouts.open(self._spark, newest, self._keeper, self._columns)
 
     def close_spouts(self) -> None:
@@ -104,14 +104,14 @@ class Equipment:
         self._spouts.close()
 
     def attach_tables(self, context: CommitterContext) -> Newest:
-        """The newest publication of every table that is there; creates nothing."""
+        """The newest publication of every table that exists; creates nothing."""
         self.jobs.enter_thread()
         return self.tables.attach(context)
 
     def rehearse(self) -> None:
-        """Take no rows through everything up to the tables, which are not touched: for a standby.
+        """Process no rows, without touching the tables: a standby gets ready.
 
-        Refusals come now, and Spark has the code ready when it counts.
+        Errors show now, and Spark's code is warm when the standby takes over.
 
         Raises:
             TopologyError: wrong columns.
@@ -120,11 +120,10 @@ class Equipment:
         self._stager.rehearse(self._emissions.nothing())
 
     def check_and_open_tables(self) -> None:
-        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
 
-        A table whose stream has a schema still unknown is attached now and checked with the
-        first batch, before any job. What the spouts' positions name is given to tables that lack
-        it.
+        A table whose stream has an unknown schema is attached now and checked with the first
+        batch, before any job. Tables that lack content named by the spouts' positions get a copy.
         """
         self.jobs.enter_thread()
         self._stager.check_and_open(self._emissions.nothing())
@@ -135,7 +134,7 @@ class Equipment:
         return self.tables.fence()
 
     def close(self) -> None:
-        """Close committers and spouts, each whatever the others do."""
+        """Close committers and spouts, each even if others raise."""
         self._committing.close()
         with suppress(Exception):
             self._emissions.release_all()

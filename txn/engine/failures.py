@@ -1,15 +1,15 @@
-"""Which of Spark's errors fail a batch, which make it wait, and which stop the topology.
+"""Sort Spark's errors: those that fail a batch, make it wait, or stop the topology.
 
 Storm has two classes: `FailedException` fails the batch, anything else kills the worker. Spark
-adds two: an executor, a shuffle block or a job of ours was lost, and storage that did not answer
-for a moment. Neither says anything about the user's code. The first is replayed like a
-FailedException, the second waits like a batch whose source is away. What a task raised itself, a
-record that cannot be parsed or a user's function, stops the topology in every plan alike.
+adds two: an executor, a shuffle block or a job of txn was lost, and storage that did not answer
+for a moment. Neither is the fault of the user's code. The first is replayed like a
+FailedException, the second waits like a batch whose source is away. An error of a task itself,
+from a record that cannot be parsed or a user's function, stops the topology in every plan alike.
 
-The verdict is by the types and conditions of the exceptions in the chain of causes. The text of an
-error is looked at in three places: where Spark gives a lost task nothing but a line, where the
-operating system's own words are all that Java says of a fault, and for the path of a file that is
-gone, which says whether it was a job's own.
+The types and conditions of the exceptions in the chain of causes decide. The text of an error
+matters in three places: if Spark describes a lost task by a line only, if Java describes a fault by
+the operating system's own words only, and for the path of a missing file, which shows whether it
+was a job's own.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ LOST_TYPES = (
     "org.apache.spark.storage.BlockSavedOnDecommissionedBlockManagerException",
 )
 LOST_PACKAGES = ("org.apache.kafka.common.errors.",)
-"""Brokers are away, or records are gone; the replay's look at the brokers decides which."""
+"""Brokers are away, or records are gone; the replay asks the brokers which."""
 _LOST_MESSAGES = re.compile(
     r"Failed to get broadcast_\d+|Cannot fetch record for offset"
     r"|Some data may have been lost because they are not available in Kafka"
     r"|Could not compute split, block \S+ of RDD \d+ not found"
 )
 """Spark's words for lost blocks, and its Kafka source's for lost records, in Java's own exceptions;
-matched at the beginning of a message, where no record's text can stand."""
+matched at the beginning of a message, which never has the text of a record."""
 
 _TASK_REASON = re.compile(
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: (.*)"
@@ -82,7 +82,7 @@ _LOST_REASONS = re.compile(
     r"|UnknownReason|org\.apache\.spark\.shuffle\.\w*FetchFailedException)\b"
 )
 _UNDER_WAY = "/_temporary/"
-"""In the path of every file that a job has not committed yet: of ours, whoever has deleted it."""
+"""In the path of every file that a job has not committed yet: it is txn's, even if deleted."""
 _ABORTED = "Job aborted due to stage failure: "
 _LOST_STAGES = re.compile(
     r"(Master removed our application"
@@ -107,7 +107,7 @@ AWAY_TYPES = (
     "org.apache.hadoop.ipc.StandbyException",
     "software.amazon.awssdk.core.exception.RetryableException",
 )
-"""Storage, or the way to it, for a moment; subclasses included."""
+"""Storage, or the way to it, fails for a moment; subclasses included."""
 REFUSED_TYPES = (
     "java.nio.file.AccessDeniedException",
     "javax.net.ssl.SSLHandshakeException",
@@ -116,7 +116,7 @@ REFUSED_TYPES = (
     "org.apache.hadoop.fs.s3a.UnknownStoreException",
     "org.apache.hadoop.security.AccessControlException",
 )
-"""No waiting mends these, whatever wraps them."""
+"""Access was refused: waiting does not help, also if other errors wrap these."""
 _AWAY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FAULTS = frozenset(
     os.strerror(number)
@@ -148,7 +148,7 @@ _CLIENTS = ("deltalake", "kazoo", "pyarrow")
 
 
 class Blame(Enum):
-    """Whose fault a chain of causes is."""
+    """The verdict on a chain of causes."""
 
     LOST = "lost"
     """Work was lost: the batch is replayed, and the attempt counts."""
@@ -159,7 +159,7 @@ class Blame(Enum):
 
 
 def judged(chain: Sequence[Cause]) -> Blame:
-    """Whose fault a chain of causes is. Lost work is worth a replay whatever lies below it."""
+    """Return the verdict on a chain of causes. Lost work is replayed, whatever lies below it."""
     if any(map(_is_lost, chain)):
         return Blame.LOST
     if any(_is_a(cause, REFUSED_TYPES) for cause in chain):
@@ -179,7 +179,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> FailureCause:
-    """Why an attempt fails with `error`, as observers are told."""
+    """The cause of an attempt's failure, as observers get it."""
     for kind, cause in _CAUSES.items():
         if isinstance(error, kind):
             return cause
@@ -189,9 +189,8 @@ def cause_of(error: BaseException) -> FailureCause:
 def is_of_batch(error: BaseException) -> bool:
     """Return whether the user's code or the records failed, so that other batches may pass.
 
-    Records that are lost are such a failure.
-
-    Errors of the program, of storage, of the machine and of clients would meet every batch.
+    Lost records are such a failure. Errors of the program, of storage, of the machine and of
+    clients would meet every batch.
     """
     if isinstance(error, TransformError):
         return True
@@ -204,14 +203,14 @@ def is_of_batch(error: BaseException) -> bool:
         return isinstance(error, Exception) and not outside and not is_of_spark(error)
     if any(is_refused(cause) or _is_a(cause, (_OUT_OF_MEMORY,)) for cause in chain):
         return False
-    # A file of the source that cannot be read through is a record like any other.
+    # A file of the source that cannot be read to its end counts as a bad record.
     reads = any(cause.condition.startswith("FAILED_READ_FILE") for cause in chain)
     return reads or not any(_is_a(cause, (_IO, _FS)) for cause in chain)
 
 
 def is_refused(cause: Cause) -> bool:
-    """Return whether access was refused, which no waiting and no replay mends."""
-    return _is_a(cause, REFUSED_TYPES) or _says(cause, errno.EACCES)
+    """Return whether access was refused: neither waiting nor a replay helps."""
+    return _is_a(cause, REFUSED_TYPES) or _has_error_number(cause, errno.EACCES)
 
 
 def _is_lost(cause: Cause) -> bool:
@@ -219,12 +218,12 @@ def _is_lost(cause: Cause) -> bool:
         return True
     if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
         return True
-    if _is_a(cause, (_IO, _FS)) and _says(cause, errno.ENOSPC):
+    if _is_a(cause, (_IO, _FS)) and _has_error_number(cause, errno.ENOSPC):
         return True
     if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
         return True
     return not cause.condition and bool(
-        _LOST_MESSAGES.match(_plain(cause.message)) or _is_lost_stage(cause.message)
+        _LOST_MESSAGES.match(_strip_exceptions(cause.message)) or _is_lost_stage(cause.message)
     )
 
 
@@ -249,10 +248,10 @@ def _is_a(cause: Cause, types: tuple[str, ...]) -> bool:
     return any(kind in types for kind in cause.types)
 
 
-def _says(cause: Cause, number: int) -> bool:
+def _has_error_number(cause: Cause, number: int) -> bool:
     return os.strerror(number) in cause.message
 
 
-def _plain(message: str) -> str:
-    """A message without the names of exceptions that were put before it."""
+def _strip_exceptions(message: str) -> str:
+    """A message without the names of exceptions in front of it."""
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", message)

@@ -1,6 +1,6 @@
-"""The attempts that are at work, and how each of them ends: committed, cancelled, cleaned up.
+"""The attempts at work, and the end of each: committed, cancelled, cleaned up.
 
-Owned by the protocol's thread, but for `LiveAttempt.cancelled`, which the working threads look at.
+Owned by the protocol's thread, except for `LiveAttempt.cancelled`, which working threads check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LiveAttempts"]
 
 
 class LiveAttempts:
-    """The attempts whose Process was ordered and that neither committed nor were cancelled."""
+    """The attempts that were ordered to process and are neither committed nor cancelled."""
 
     def __init__(self, stations: Stations, threads: Threads) -> None:
         self._stations = stations
@@ -27,27 +27,27 @@ class LiveAttempts:
         return self._attempts[attempt]
 
     def add(self, live: LiveAttempt) -> None:
-        """An attempt begins its work."""
+        """Add an attempt that begins its work."""
         self._attempts[live.attempt] = live
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """An attempt is durable everywhere: nothing of it is to be cancelled any more."""
+        """Forget an attempt that is durable everywhere: it can no longer be cancelled."""
         self._attempts.pop(attempt, None)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Stop an attempt's work and delete what it staged; an unknown one changes nothing."""
+        """Stop an attempt's work and delete its staged files; an unknown one changes nothing."""
         live = self._attempts.pop(attempt, None)
         if live is None:
             return
         live.cancelled.set()
         if live.threads:
-            # Its thread deletes what it staged when it ends; until then files may still appear.
+            # Its thread deletes the staged files when it ends; until then more may appear.
             self._threads.clean(lambda: self._stations.cancel(live.tag))
         else:
             self._discard(live)
 
     def thread_ended(self, live: LiveAttempt) -> None:
-        """A thread of this attempt's processing phase or commit turn is through."""
+        """Note that a thread of this attempt's processing phase or commit turn has ended."""
         live.threads -= 1
         if live.cancelled.is_set():
             self._discard(live)
@@ -69,10 +69,10 @@ class LiveAttempts:
         return stragglers
 
     def _discard(self, live: LiveAttempt) -> None:
-        """Delete what a dead attempt staged, unless it came to its commit turn.
+        """Delete a dead attempt's staged files, unless it came to its commit turn.
 
         A commit turn that failed may still have published (an append whose answer was lost):
-        then a table needs the files. What it does not need, the next run or VACUUM deletes.
+        then a table needs the files. The next run or VACUUM deletes those that it does not need.
         """
         if not live.had_turn:
             self._threads.clean(lambda: self._stations.discard(live.attempt))

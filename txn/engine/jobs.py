@@ -1,4 +1,4 @@
-"""The Spark jobs of a run: their tags, their pools, and the session that their threads have."""
+"""The Spark jobs of a run: their tags, their pools, and the session of their threads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COMMIT_POOL = "txn-commit"
 MAINTENANCE_POOL = "txn-maintenance"
 
 _NAMED = 8
-"""Attempts that a description names one by one."""
+"""Most attempts that a description names one by one."""
 
 
 class Jobs:
-    """Everything that a run asks of its Spark context. From any thread.
+    """A run's use of its Spark context. From any thread.
 
     Args:
         topology: named in the description of every job.
@@ -59,9 +59,9 @@ class Jobs:
         work: str,
         table: str | None = None,
     ) -> Iterator[None]:
-        """Tags, pool and description of every Spark job that this thread starts inside.
+        """Give tags, pool and description to every Spark job that this thread starts inside.
 
-        Expressions that it makes there are ours, unless `noted` says otherwise.
+        Expressions made there count as txn's own, except inside `noted`.
 
         Args:
             work: the station, or "maintain".
@@ -88,7 +88,7 @@ class Jobs:
         self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def check_settings(self) -> None:
-        """Refuse settings of the session that are no longer those of the run's start.
+        """Refuse settings of the session that have changed since the run's start.
 
         Raises:
             TopologyError: naming them.
@@ -101,8 +101,8 @@ def described(
 ) -> str:
     """The description of a Spark job, such as "flights txid 12:0 process".
 
-    A group's is "flights txid 12:0, 13:0 prepare warehouse/delays"; of a long one, the first and
-    the last attempt are named.
+    A group's is "flights txid 12:0, 13:0 prepare warehouse/delays"; of a long one, only the first
+    and the last attempt are named.
     """
     names = [str(attempt) for attempt in attempts]
     named = ", ".join(names) if len(names) <= _NAMED else f"{names[0]} to {names[-1]}"

@@ -1,6 +1,6 @@
 """The named points in the life of a batch, where tests kill the process.
 
-`reached` costs a tuple lookup when nobody observes. Tests and `txn.testing` install an observer;
+`reached` costs a tuple lookup without an observer. Tests and `txn.testing` install an observer;
 the product never does.
 """
 
@@ -27,11 +27,11 @@ POINTS = (
 )
 
 MAINTENANCE_POINTS = (
-    "before-maintenance",  # a table is about to be asked for work of its own
+    "before-maintenance",  # a table is about to be asked for maintenance
     "maintenance-staged",  # it has staged some, and no version refers to it
     "after-maintenance",  # a version does
 )
-"""In the life of a table; the attempt is the newest one that was durable everywhere."""
+"""Points in the life of a table; the attempt is the newest that was durable everywhere."""
 
 Observer = Callable[[str, TransactionAttempt], None]
 
@@ -45,6 +45,6 @@ def observe(observer: Observer) -> Callable[[], None]:
 
 
 def reached(point: str, attempt: TransactionAttempt) -> None:
-    """Say that `attempt` has come to `point`."""
+    """Report that `attempt` has come to `point`."""
     for observer in tuple(_observers):
         observer(point, attempt)

@@ -1,4 +1,4 @@
-"""Lookups of streams in tables: new values, and states as of a txid."""
+"""Look up the rows that streams take from tables: new values, and states as of a txid."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ class Lookups:
         self._stager = stager
 
     def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> StoredRows | Unknown:
-        """No rows, with the columns that `node` takes from a table."""
+        """Return no rows, with the columns that `node` takes from a table."""
         if node.sink is None:
-            state = self._elsewhere(node)
+            state = self._foreign_state(node)
             return state if isinstance(state, Unknown) else StoredRows(state.rows.limit(0))
-        found = self._stager.known_partials(node.sink, evaluation)
-        if isinstance(found, Unknown):
-            return Unknown(found.waits_for, empty=True)
-        schema, committer = found.frame.schema, node.sink.committer
+        partials = self._stager.known_partials(node.sink, evaluation)
+        if isinstance(partials, Unknown):
+            return Unknown(partials.waits_for, empty=True)
+        schema, committer = partials.frame.schema, node.sink.committer
         if isinstance(node, NewValues):
             return StoredRows(no_rows(self._spark, committer.changes_schema(schema)))
         empty = no_rows(self._spark, committer.values_schema(schema))
         return StoredRows(empty.select(*map(quoted, (*node.on, *(node.aggregates or ())))))
 
     def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
-        """The rows that a stream takes from a table."""
-        found = self._stored(node, emission)
-        if isinstance(found, Unknown):
-            return found
-        emission.stored.append(found)
+        """Find the rows that a stream takes from a table."""
+        stored = self._find_rows(node, emission)
+        if isinstance(stored, Unknown):
+            return stored
+        emission.stored.append(stored)
         return StoredRows(
-            moved(found.rows, self._spark),
-            # Rows that are counted as they come out of a source must be read by staging jobs only.
-            of_keys=None if emission.planned else self._moved(found.of_keys),
+            moved(stored.rows, self._spark),
+            # Only staging jobs may read rows that are counted as they leave a source.
+            of_keys=None if emission.planned else self._moved_reader(stored.of_keys),
         )
 
-    def _moved(self, of_keys: KeysReader | None) -> KeysReader | None:
+    def _moved_reader(self, of_keys: KeysReader | None) -> KeysReader | None:
         if of_keys is None:
             return None
 
         def read(keys: DataFrame, has_null: bool) -> DataFrame | None:
-            found = of_keys(keys, has_null)
-            return None if found is None else moved(found, self._spark)
+            rows = of_keys(keys, has_null)
+            return None if rows is None else moved(rows, self._spark)
 
         return read
 
-    def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def _find_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation
         if isinstance(node, StateQuery):
-            return self._queried(node, evaluation, evaluation.attempt)
+            return self._query_state(node, evaluation, evaluation.attempt)
         name, publication = node.sink.name, emission.publication
         if publication is None:
             raise TopologyError(
@@ -82,20 +82,20 @@ class Lookups:
         own = table_publication(publication, prepared.staged)
         return node.sink.committer.changes(prepared, own)
 
-    def _queried(
+    def _query_state(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
     ) -> StoredRows | Unknown:
-        """The rows that a state query reads: one txid, whatever is published meanwhile."""
+        """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""
         if node.sink is None:
-            return self._elsewhere(node)
+            return self._foreign_state(node)
         while True:
             committed = self._tables.committed
-            found = self._as_of(node, evaluation, attempt, committed)
+            rows = self._read_state(node, evaluation, attempt, committed)
             if committed is self._tables.committed:
-                return found
-            # A later txid was committed while it was looked up, and may be there in part.
+                return rows
+            # A later txid was committed meanwhile, and the rows may have a part of it.
 
-    def _as_of(
+    def _read_state(
         self,
         node: StateQuery,
         evaluation: Evaluation,
@@ -111,11 +111,11 @@ class Lookups:
         version = None if node.sink is None else committed.versions.get(node.sink.name)
         if node.sink is None or version is None:
             return self.columns(node, evaluation)
-        found = node.sink.committer.state_as_of(committed.txid, exact=exact)
-        return found or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
+        rows = node.sink.committer.state_as_of(committed.txid, exact=exact)
+        return rows or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 
-    def _elsewhere(self, node: StateQuery) -> StoredRows | Unknown:
-        """The state of another topology, as of its newest version."""
+    def _foreign_state(self, node: StateQuery) -> StoredRows | Unknown:
+        """Read the newest version of the state of another topology."""
         try:
             return node.state.newest(self._spark, node.aggregates)
         except TableAbsentError:

@@ -1,11 +1,11 @@
-"""Work on the tables that no commit turn waits for, such as compaction: `Committer.maintain`.
+"""Maintain the tables beside the commit turns, such as by compaction: `Committer.maintain`.
 
-One thread asks one committer after the other, whenever something was committed since, and now and
-then while nothing is: what a busy time has left is done then. What it has staged is made visible on
-the commit thread, between two turns, so that a turn waits for one append at most. A failure is
-logged once and tried again later.
+One thread asks one committer after the other, whenever something new was committed, and now and
+then while nothing is, for the work that a busy time has left. The commit thread publishes the
+staged result between two turns, so that a turn waits for one append at most. A failure is logged
+once, and the work is tried again later.
 
-The same thread starts and looks after OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
+The same thread starts and watches OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["Maintenance"]
 log = logging.getLogger("txn")
 
 IDLE_SECS = 3.0
-"""Between two looks at the tables while nothing is committed."""
+"""Between two rounds over the tables while nothing is committed."""
 CANCEL_SECS = 0.2
-"""Between two looks whether the last job has ended: one may begin after it was cancelled."""
+"""Between two checks whether the last job has ended: one may begin after it was cancelled."""
 
 
 class Maintenance:
     """Asks the committers of a run for maintenance. `committed` and `stop` never block on it.
 
     Args:
-        tag: of its Spark jobs.
+        tag: the tag of its Spark jobs.
     """
 
     def __init__(
@@ -67,23 +67,23 @@ class Maintenance:
         self._names = tables.maintained
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
-        self._idle_look = 0.0
+        self._next_idle_round = 0.0
         self._stopping = threading.Event()
         self._reported: set[tuple[str, str]] = set()
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Everything up to this txid is durable. Called by the protocol's thread."""
+        """Note that everything up to this txid is durable. Called by the protocol's thread."""
         self._newest = attempt
         self._begin()
 
     def idle(self, now: float) -> None:
-        """Nothing is in flight and there is nothing to read. Called by the protocol's thread.
+        """Use a time with nothing in flight and nothing to read. Called by the protocol's thread.
 
         Args:
             now: seconds that never go back.
         """
-        if now >= self._idle_look and self._newest is not None:
-            self._idle_look = now + IDLE_SECS
+        if now >= self._next_idle_round and self._newest is not None:
+            self._next_idle_round = now + IDLE_SECS
             self._begin()
 
     def _begin(self) -> None:
@@ -91,7 +91,7 @@ class Maintenance:
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
     def stop(self) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end while there is grace."""
+        """Begin nothing more, cancel running jobs, and wait for their end within the grace."""
         self._stopping.set()
         self._upkeep.stop()
         if self._running is None:
@@ -104,7 +104,7 @@ class Maintenance:
                 return
 
     def _run(self) -> None:
-        """One round over the tables, and another one while txids are committed meanwhile."""
+        """Go over the tables, and again if txids were committed meanwhile."""
         done = None
         while self._newest is not None and self._newest != done:
             done = self._newest
@@ -148,7 +148,7 @@ class Maintenance:
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
 
     def _publish(self, publish: Callable[[], None]) -> None:
-        """Let the commit thread do it between two turns."""
+        """Let the commit thread publish between two turns."""
 
         def between_turns() -> None:
             self._shell.assert_leading()

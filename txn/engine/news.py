@@ -1,4 +1,4 @@
-"""What the pipeline tells of its own steps, as events for `txn.engine.broadcast`."""
+"""Report the steps of the pipeline as events, through `txn.engine.broadcast`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("txn")
 
 
 class News:
-    """One method for each thing that the pipeline tells.
+    """One method for each kind of step that the pipeline reports.
 
     Args:
         set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
@@ -46,26 +46,28 @@ class News:
     def __init__(self, broadcast: Broadcast, set_aside: Collection[tuple[str, str]]) -> None:
         self._broadcast = broadcast
         self.set_aside = set_aside
-        self._telling = threading.Lock()
+        self._sending = threading.Lock()
         self._lags: Mapping[str, tuple[Lag | None, Lag | None]] = {}
         self._notices: Mapping[str, tuple[str, ...]] = {}
 
     def of_spouts(self, facts: SpoutFacts) -> None:
-        """Tell what is new in their answers, and in what is committed of it. From any thread."""
-        with self._telling:
+        """Report new lags and notices of the spouts. From any thread."""
+        with self._sending:
             lags, planned, notices = facts.lags, facts.planned, facts.notices
-            told = {stream: (lag, planned.get(stream)) for stream, lag in lags.items()}
+            streams = {stream: (lag, planned.get(stream)) for stream, lag in lags.items()}
             stamp = self._broadcast.stamp()
-            for stream in {**self._lags, **told}:
-                if (lag := told.get(stream, (None, None))) != self._lags.get(stream, (None, None)):
+            for stream in {**self._lags, **streams}:
+                if (lag := streams.get(stream, (None, None))) != self._lags.get(
+                    stream, (None, None)
+                ):
                     self._broadcast.send(LagChanged(*stamp, stream, *lag))
             for stream in {**self._notices, **notices}:
-                if (said := notices.get(stream, ())) != self._notices.get(stream, ()):
-                    self._broadcast.send(NoticesChanged(*stamp, stream, said))
-            self._lags, self._notices = told, notices
+                if (lines := notices.get(stream, ())) != self._notices.get(stream, ()):
+                    self._broadcast.send(NoticesChanged(*stamp, stream, lines))
+            self._lags, self._notices = streams, notices
 
     def started(self, order: PersistStart, batch: Batch, planned_at: float) -> None:
-        """START is durable."""
+        """Report that START is durable."""
         stamp = self._broadcast.stamp()
         attempt = order.attempt
         log.info("[%s %s] started", stamp[1], attempt, extra=fields_of(attempt))
@@ -82,20 +84,20 @@ class News:
         )
 
     def replayed(self, order: ScheduleRetry, after: float) -> None:
-        """A txid is replayed, or looks again, after so many seconds."""
+        """Report that a txid is replayed, or checks its source again, after so many seconds."""
         stamp = self._broadcast.stamp()
         self._broadcast.send(
             ReplayScheduled(*stamp, order.attempt, order.failures, after, order.blocked)
         )
 
     def cancelled(self, attempt: TransactionAttempt) -> None:
-        """An attempt is dead."""
+        """Report that an attempt is dead."""
         self._broadcast.send(AttemptCancelled(*self._broadcast.stamp(), attempt))
 
     def committed(self, order: PersistCommitted, live: LiveAttempt) -> None:
-        """COMMITTED is durable: one of the attempts of the turn."""
+        """Report that COMMITTED is durable, for one of the attempts of the turn."""
         violations = merged_violations(part.violations for part in live.staged.values())
-        self._tell_committed(
+        self._send_committed(
             BatchCommitted(
                 *self._broadcast.stamp(),
                 live.attempt,
@@ -113,18 +115,19 @@ class News:
             order.quarantined,
         )
 
-    def rolled_forward(self, before: int, recovered: Recovered, found: Newest) -> None:
-        """COMMITTED is durable for txids that an earlier run has published, as `found` has them.
+    def rolled_forward(self, before: int, recovered: Recovered, publications: Newest) -> None:
+        """Report that COMMITTED is durable for txids that an earlier run has published.
 
         Args:
-            before: the committed txid that the run has found.
+            before: the committed txid at the start of the run.
+            publications: the newest one of each table.
         """
         if not recovered.roll_forward:
             return
-        held = {table: entry for table, entry in found.items() if entry is not None}
+        held = {table: entry for table, entry in publications.items() if entry is not None}
         first = min((entry for _, entry in held.values()), key=lambda entry: entry.last_txid)
         members = [member for member in first.txids if member.txid > before]
-        group = tuple(TransactionAttempt(each.txid, each.attempt_id) for each in members)
+        group = tuple(TransactionAttempt(m.txid, m.attempt_id) for m in members)
         error = recovered.quarantine.error if recovered.quarantine is not None else None
         for attempt, member in zip(group, members, strict=True):
             parts = {
@@ -133,7 +136,7 @@ class News:
                 for part in entry.txids
                 if part.txid == attempt.txid
             }
-            self._tell_committed(
+            self._send_committed(
                 BatchCommitted(
                     *self._broadcast.stamp(),
                     attempt,
@@ -152,8 +155,8 @@ class News:
                 error,
             )
 
-    def _tell_committed(self, event: BatchCommitted, quarantined: str | None) -> None:
-        """Tell a commit, and what is told beside it."""
+    def _send_committed(self, event: BatchCommitted, quarantined: str | None) -> None:
+        """Send a commit, its rows that broke rules, and its quarantine."""
         self._broadcast.send(event)
         about = (event.at, event.topology, event.epoch, event.attempt)
         for stream, rules in event.violations.items():

@@ -1,24 +1,24 @@
 """The shell: carries out the coordinator's orders on ZooKeeper, Spark, spouts and tables.
 
-One thread, `run`, owns the protocol: it takes facts from a queue, asks `coordinator.step` what
-they mean, and carries the answer out in order. Everything slow happens on other threads, which
+One thread, `run`, owns the protocol: it takes facts from a queue, turns them into orders with
+`coordinator.step`, and carries these out in order. Everything slow happens on other threads, which
 only report facts:
 
-    planner     1 thread           asks the spouts, one txid after the other; tells them success
+    planner     1 thread           asks the spouts, one txid after the other; reports success
     processing  2 x pending        staging jobs, each of one or several attempts (FAIR pool)
-    commit      1 thread           commit turns: never two at once, whatever fails
+    commit      1 thread           commit turns: never two at once, even after failures
     clean-up    1 thread           deletes scratch and dead attempts' files
-    maintenance 1 thread           asks the tables for work that nobody waits for
+    maintenance 1 thread           asks the tables for work beside the commit turns
     asking      1 a question       a spout's lag, notices and numbers, waited for a second at most
 
-No thread is waited for without a limit. One that hangs in planning or in a commit turn ends the
-run, since there must be no second one beside it; when the run ends, who does not come back within
-`stop_grace_secs` is named and left behind (`txn.engine.threads`). A staging job that hangs is
-cancelled and done again on another thread: what the dead attempt's thread still does is in folders
-of its own, which nobody publishes.
+The run waits for every thread with a limit. One that hangs in planning or in a commit turn ends the
+run, since there must be no second one beside it; when the run ends, a thread that does not end
+within `stop_grace_secs` is named and left behind (`txn.engine.threads`). A staging job that hangs
+is cancelled and done again on another thread: the dead attempt's thread writes only to folders of
+its own, which are never published.
 
-The acker is owned by the same one thread, so it needs no lock. What happens on other threads comes
-back through `Shell`: as an event of the coordinator's, or as a step of the shell's own.
+The same thread owns the acker, which needs no lock. Other threads report through `Shell`: with an
+event for the coordinator, or a step of the shell itself.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ log = logging.getLogger("txn")
 IDLE_POLL_SECS = 0.1
 MAX_BACKOFF_SECS = 30.0
 MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
-"""Between two looks whether a source that was away is back."""
+"""Between two checks whether a source that was away is back."""
 _REFUSED = (
     "[%s] the replay of quarantined txid %d is refused, and the txid stays quarantined; "
     "`txn quarantine drop` gives it up. %s"
@@ -145,12 +145,12 @@ class Pipeline(Shell):
         self._settled = 0
         self._scheduled = 0
         self._noticed: Mapping[str, tuple[str, ...]] = {}
-        """What the store has of the spouts' notices; the planner's thread has it."""
+        """The spouts' notices in the store; owned by the planner's thread."""
         self._broadcast = broadcast
         self.news = News(broadcast, set_aside_rules(equipment.tables.all))
         self._recorder = Recorder(name, state.committed, broadcast, clock, self.news.set_aside)
-        patience = config.stop_grace_secs, config.message_timeout_secs
-        self._threads = threads = Threads(name, config.max_spout_pending, *patience)
+        limits = config.stop_grace_secs, config.message_timeout_secs
+        self._threads = threads = Threads(name, config.max_spout_pending, *limits)
         self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
         self._live = live = LiveAttempts(stations, threads)
         queue = ProcessingQueue(
@@ -188,15 +188,15 @@ class Pipeline(Shell):
         """Run to the end; returns the report.
 
         Raises:
-            AbandonedError: some thread did not come back.
-            TxnError: what ended the run otherwise. Durable state is intact.
+            AbandonedError: some thread did not end.
+            TxnError: the error that ended the run. Durable state is intact.
         """
         try:
             self._timeouts.start()
             self._handle(lambda: self._take(*coordinator.start(self._state)))
             while not self._state.ended:
                 self._handle(self._facts.next())
-        except BaseException as error:  # noqa: BLE001 - raised below, whatever the end brings
+        except BaseException as error:  # noqa: BLE001 - raised below, however the end goes
             self._error = self._error or error
         self._busy_since = self._monotonic()
         self.stragglers = self._shut_down()
@@ -209,7 +209,7 @@ class Pipeline(Shell):
 
     @property
     def busy_secs(self) -> float:
-        """How long the protocol thread has worked on one fact, or on the end. Thread-safe."""
+        """Seconds that the protocol thread has worked on one fact, or on the end. Thread-safe."""
         since = self._busy_since
         return 0.0 if since is None else self._monotonic() - since
 
@@ -227,7 +227,7 @@ class Pipeline(Shell):
         """The report so far."""
         return self._recorder.report
 
-    # --- what its parts ask of it: `Shell` ---------------------------------------------------
+    # --- calls of its parts: `Shell` ---------------------------------------------------------
 
     @property
     def state(self) -> CoordinatorState:
@@ -239,15 +239,15 @@ class Pipeline(Shell):
         self._facts.post(fact)
 
     def after(self, seconds: float, fact: Fact) -> None:
-        """Hand it a fact later."""
+        """Hand a fact to the protocol's thread later."""
         self._facts.after(seconds, fact)
 
     def failed(self, attempt: TransactionAttempt, why: str, cause: FailureCause) -> None:
-        """An attempt failed, and is to be replayed."""
+        """Fail an attempt, which is then replayed."""
         self._failures.failed(attempt, why, cause)
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """A station of an attempt raised. Safe from any thread."""
+        """Take the error of an attempt's station. Safe from any thread."""
         self._failures.raised(attempt, error)
 
     def end(self, error: BaseException) -> None:
@@ -274,8 +274,8 @@ class Pipeline(Shell):
             else:
                 self._take(*coordinator.step(self._state, fact))
         except BaseException as error:
-            # A write that was refused, or a fault of our own: nothing more may be done in this
-            # state, and everything durable is as the last completed action left it.
+            # A write was refused, or txn has a bug: nothing more may be done in this state, and
+            # everything durable is as the last completed action left it.
             if self._error is not None:
                 raise
             self.end(error)
@@ -300,7 +300,7 @@ class Pipeline(Shell):
         )
 
     def _ask(self, order: Plan, *, window_full: bool) -> None:
-        """On the planner's thread."""
+        """Ask the spouts, on the planner's thread."""
         answer = self._requested_replay(order)
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
@@ -313,11 +313,11 @@ class Pipeline(Shell):
         self.post(answer)
 
     def _requested_replay(self, question: Plan) -> PlanMade | None:
-        """The answer to a question for a new txid, if a quarantined one is given up or wanted back.
+        """Answer a plan for a new txid with a quarantined one that is dropped or to be replayed.
 
-        One that is given up is replayed without reading anything, so that it has its place in the
-        order and in the history. A replay that cannot be read is refused here: once it is durable,
-        every later txid waits for it.
+        A dropped one is replayed without reading anything, so that it has its place in the order
+        and in the history. A replay that cannot be read is refused here: once it is durable, every
+        later txid waits for it.
 
         Raises:
             SourceUnavailableError: ZooKeeper or the source is away. Nothing is lost by waiting: the
@@ -329,23 +329,23 @@ class Pipeline(Shell):
         try:
             if (dropped := self._store.requested_drop(question.replaying)) is not None:
                 return PlanMade(question.attempt, nothing, dropped.txid)
-            while (wanted := self._store.requested_replay(question.replaying)) is not None:
+            while (requested := self._store.requested_replay(question.replaying)) is not None:
                 try:
-                    read = self._stations.readable(question.attempt, wanted.spouts)
+                    read = self._stations.readable(question.attempt, requested.spouts)
                 except Exception as error:
                     if is_away(error):
                         raise
                     cause = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip(". ")
                     why = (
                         f"{cause}. The request is withdrawn: ask again (`txn quarantine replay "
-                        f"{self._name} {wanted.txid}`) when it can be read."
+                        f"{self._name} {requested.txid}`) when it can be read."
                     )
-                    self._store.refuse_replay(wanted.txid, why)
-                    log.warning(_REFUSED, self._name, wanted.txid, why)
+                    self._store.refuse_replay(requested.txid, why)
+                    log.warning(_REFUSED, self._name, requested.txid, why)
                 else:
-                    # A stream that the topology has had since then has nothing to read in it.
+                    # A stream that was added since then has nothing to read in it.
                     read = {stream: read.get(stream) for stream in question.streams}
-                    return PlanMade(question.attempt, read, wanted.txid)
+                    return PlanMade(question.attempt, read, requested.txid)
         except ProgressUnavailableError as error:
             raise SourceUnavailableError(str(error), number=error.number) from error
         return None
@@ -428,7 +428,7 @@ class Pipeline(Shell):
             wait = max(interval, IDLE_POLL_SECS)
         else:
             wait = max(0.0, self._last_start + interval - self._monotonic())
-        # The number voids earlier timers, which cannot be taken back.
+        # The number voids earlier timers, which cannot be cancelled.
         self._scheduled = number = self._scheduled + 1
         self.after(wait, lambda: self._plan_due(number))
 
@@ -436,8 +436,8 @@ class Pipeline(Shell):
         if number != self._scheduled:
             return
         if self._stations.are_caught_up and not self._phases.are_idle:
-            # A batch of what little has come would only take from those at work, and the next
-            # record would wait for both: plan one of all that will have come by then.
+            # A batch of the few new records would only slow down those at work, and the next record
+            # would wait for both. Plan one batch later, of all records that have come by then.
             self._phases.once_idle(lambda: self._plan_due(number))
         else:
             self._take(*coordinator.step(self._state, PlanDue()))
@@ -458,9 +458,9 @@ class Pipeline(Shell):
     def _finish(self, _: Finish) -> None:
         state = self._state
         self._settle()
-        # Wait for it, and for `success` to reach the spouts: the end drops jobs not yet begun.
+        # Wait for it, and for `success` of the spouts: the end drops jobs not yet begun.
         for pool in (self._threads.commit, self._threads.planner):
-            with suppress(FutureTimeoutError):  # who hangs there is named by the end
+            with suppress(FutureTimeoutError):  # the end names the thread that hangs there
                 pool.submit(lambda: None).result(self._threads.left())
         reached_end = state.until is not None and state.committed >= state.until
         well = "until" if reached_end else "caught_up"
@@ -471,7 +471,7 @@ class Pipeline(Shell):
         self._error = self._error or refusal or given_up(self._name, order.attempt, order.error)
 
     def _settle(self) -> None:
-        """Say in the tables, once, that the newest txid is final: nothing follows it for now."""
+        """Mark the newest txid as final in the tables, once: nothing follows it for now."""
         txid = self._state.committed
         if txid > self._settled:
             self._settled = txid

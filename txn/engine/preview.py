@@ -1,4 +1,4 @@
-"""What the first batch would put into each table: computed as in a run, and written nowhere.
+"""Preview the rows of the first batch for each table: computed as in a run, written nowhere.
 
 One batch is planned from the beginning of every source, as txid 1 of a topology that has committed
 nothing: states are empty, and a query of a state that another topology keeps reads that state.
@@ -41,7 +41,7 @@ __all__ = ["Preview", "columns", "preview"]
 
 @dataclass(frozen=True)
 class Preview:
-    """What the first batch of a topology would put into its tables."""
+    """The rows that the first batch of a topology would put into its tables."""
 
     tables: Mapping[str, DataFrame]
     """Table -> some of the rows that it would get, held by the driver; those of a state as its
@@ -49,13 +49,13 @@ class Preview:
     waiting: Mapping[str, Sequence[str]]
     """Table that is missing -> the streams and tables whose columns would help."""
     read: Metadata
-    """Stream -> metadata of what the batch read; None: there is nothing to read."""
+    """Stream -> metadata of its part of the batch; None: it has nothing to read."""
     violations: Mapping[str, Mapping[str, int]]
     """Stream -> rule -> rows of the whole batch that broke it."""
 
 
 def preview(definition: Definition, spark: SparkSession, rows: int = 20) -> Preview:
-    """Plan one batch, compute what each table would get of it, and write nothing anywhere.
+    """Plan one batch, compute each table's rows of it, and write nothing anywhere.
 
     Args:
         rows: how many rows of each table are computed and held.
@@ -81,11 +81,11 @@ def preview(definition: Definition, spark: SparkSession, rows: int = 20) -> Prev
 
 
 def columns(definition: Definition, spark: SparkSession) -> dict[str, StructType | None]:
-    """The columns that each table would have, by what is known before anything is read.
+    """The columns that each table would have, if they are known before anything is read.
 
     Returns:
-        Table -> keys and values of a state, or the columns of an append table; None: they are not
-        known before its streams are read.
+        Table -> keys and values of a state, or the columns of an append table; None: they are
+        unknown until its streams are read.
 
     Raises:
         TxnError: as a start would raise it: a column, an expression, a source that is away.
@@ -125,45 +125,53 @@ class _Rehearsal:
         self._spouts.open(self._spark, {}, keeper, self._columns)
 
     def columns(self) -> dict[str, StructType | None]:
-        """The columns of each table, as far as they are known."""
+        """The columns of each table; None for those that are unknown."""
         self._open()
         nothing = self._emissions.nothing()
-        found = {sink.name: self._seen(sink, nothing) for sink in self._definition.sinks}
-        return {n: one.frame.schema if isinstance(one, Rows) else None for n, one in found.items()}
+        results = {sink.name: self._reader_rows(sink, nothing) for sink in self._definition.sinks}
+        return {
+            n: one.frame.schema if isinstance(one, Rows) else None for n, one in results.items()
+        }
 
     def plan(self) -> Metadata:
-        """Ask every spout what the first batch reads."""
+        """Plan the first batch with every spout."""
         self._open()
         first = Plan(TransactionAttempt(1), self._definition.streams, {})
         return self._spouts.plan(first, window_full=False)
 
     def computed(self, read: Metadata, rows: int) -> Preview:
-        """What each table would get of what was planned."""
+        """Compute the rows that each table would get of the planned batch."""
         emission = self._emissions.emit(TransactionAttempt(1), read)
-        emission.evaluation.lookup = lambda node: self._found(node, emission)
-        found = {sink: self._seen(sink, emission.evaluation) for sink in self._definition.sinks}
+        emission.evaluation.lookup = lambda node: self._table_rows(node, emission)
+        results = {
+            sink: self._reader_rows(sink, emission.evaluation) for sink in self._definition.sinks
+        }
         count_violations([emission], self._own)
         return Preview(
-            {s.name: self._held(s, one, rows) for s, one in found.items() if isinstance(one, Rows)},
-            {s.name: sorted(u.waits_for) for s, u in found.items() if isinstance(u, Unknown)},
+            {
+                s.name: self._hold_rows(s, one, rows)
+                for s, one in results.items()
+                if isinstance(one, Rows)
+            },
+            {s.name: sorted(u.waits_for) for s, u in results.items() if isinstance(u, Unknown)},
             read,
             emission.violations,
         )
 
-    def _seen(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
-        """The rows of a table as its readers would see them; they are not computed yet."""
+    def _reader_rows(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
+        """The rows of a table as its readers would see them, not computed yet."""
         partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
             return partials
         return Rows(sink.committer.shown(partials.frame))
 
-    def _found(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def _table_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         if isinstance(node, StateQuery):
             return self._lookups.find(node, emission)
         return self._new_values(node.sink, emission.evaluation)
 
     def _new_values(self, sink: Sink, evaluation: Evaluation) -> StoredRows | Unknown:
-        """The values of an empty state after the batch; there are none before it."""
+        """The values of an empty state after the batch."""
         from pyspark.sql import functions as sf
 
         partials = self._stager.known_partials(sink, evaluation)
@@ -178,11 +186,11 @@ class _Rehearsal:
         ]
         return StoredRows(seen.select(*columns))
 
-    def _held(self, sink: Sink, found: Rows, rows: int) -> DataFrame:
-        """The first rows of a table, computed, so that they outlive the batch."""
+    def _hold_rows(self, sink: Sink, result: Rows, rows: int) -> DataFrame:
+        """Compute the first rows of a table, so that they outlive the batch."""
         with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
-            held = moved(found.frame, self._own).limit(rows).collect()
-        return local_frame(self._spark, held, found.frame.schema)
+            held = moved(result.frame, self._own).limit(rows).collect()
+        return local_frame(self._spark, held, result.frame.schema)
 
     def close(self) -> None:
         """Let go of the batch, and close the spouts."""

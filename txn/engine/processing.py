@@ -2,7 +2,7 @@
 
 A job for one small batch costs more in planning, scheduling and committing of files than in work.
 So while processing lags behind the source, a thread takes all attempts that wait, up to a limit,
-and stages them with one Spark job per table: one task each, files of their own.
+and stages them with one Spark job per table: one task and separate files for each attempt.
 A group that fails is staged again one by one, so only an attempt that fails alone is replayed.
 """
 
@@ -64,11 +64,11 @@ class Processing:
     def run(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
         """Process a group; report every outcome, raise none."""
         living = [live for live in group if not live.cancelled.is_set()]
-        for live in self._together(living, outcomes) if len(living) > 1 else living:
+        for live in self._stage_together(living, outcomes) if len(living) > 1 else living:
             try:
-                self._alone(live, outcomes, one_task=one_task)
+                self._stage_alone(live, outcomes, one_task=one_task)
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
-                outcomes.failed(live, self._emissions.told(live.attempt, live.reads, error))
+                outcomes.failed(live, self._emissions.explained(live.attempt, live.reads, error))
 
     @property
     def undecided(self) -> list[frozenset[str]]:
@@ -80,13 +80,13 @@ class Processing:
         self._emissions.release(attempt)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Let go of a dead attempt's rows, and delete what it staged."""
+        """Let go of a dead attempt's rows, and delete its staged files."""
         self._emissions.release(attempt)
         self._tables.discard(attempt)
 
-    def _alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
+    def _stage_alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
         attempt, done = live.attempt, False
-        with self._passage("process", [live]), self._job([live]):
+        with self._station_passage("process", [live]), self._job([live]):
             try:
                 if live.cancelled.is_set():
                     return
@@ -96,7 +96,7 @@ class Processing:
                     if live.cancelled.is_set():
                         return
                     reached("mid-processing", attempt)
-                    with self._passage("stage", [live], sink.name), emission.reading():
+                    with self._station_passage("stage", [live], sink.name), emission.reading():
                         (staging,) = self._stager.stage(sink, [emission])
                     outcomes.staged(live, sink.name, staging)
                     stagings.append(staging)
@@ -109,22 +109,24 @@ class Processing:
         reached("after-staging", attempt)
         outcomes.emitted(live)
 
-    def _together(self, group: Sequence[LiveAttempt], outcomes: Outcomes) -> Sequence[LiveAttempt]:
+    def _stage_together(
+        self, group: Sequence[LiveAttempt], outcomes: Outcomes
+    ) -> Sequence[LiveAttempt]:
         """Stage a group with one job per table; return the attempts that failed.
 
-        Report nothing before everything is staged. The reading of an opaque source may differ from
-        one emission to the next; all tables of a txid must come from the same one.
+        Report nothing before everything is staged. An opaque source may emit other records the next
+        time; all tables of a txid must come from the same emission.
         """
         try:
             results: list[tuple[LiveAttempt, str, Staging]] = []
-            with self._passage("process", group), self._job(group):
+            with self._station_passage("process", group), self._job(group):
                 group, emissions = self._emit_together(group, outcomes)
                 if any(live.cancelled.is_set() for live in group):
                     raise CancelledError("one of them was cancelled meanwhile")
                 for sink in self._tables.early:
                     for live in group:
                         reached("mid-processing", live.attempt)
-                    with self._passage("stage", group, sink.name):
+                    with self._station_passage("stage", group, sink.name):
                         stagings = self._stager.stage(sink, emissions)
                     results += zip(group, [sink.name] * len(group), stagings, strict=True)
                 self._emissions.check_read(
@@ -134,7 +136,7 @@ class Processing:
                     ]
                 )
                 self._jobs.check_settings()
-        except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
+        except BaseException as error:  # noqa: BLE001 - the attempts are tried one by one
             names = ", ".join(str(live.attempt) for live in group)
             log.info("%s are staged one by one: %s", names, cause_line(error))
             for live in group:
@@ -142,8 +144,7 @@ class Processing:
             return group
         for live, table, staging in results:
             outcomes.staged(live, table, staging)
-        # The oldest last: it may be the one whose turn it is, and the others shall be ready to
-        # share its commit turn.
+        # The oldest last: its commit turn may be due, and the others must be ready to share it.
         for live in reversed(group):
             if not self._tables.late:
                 self._emissions.release(live.attempt)
@@ -154,7 +155,7 @@ class Processing:
     def _emit_together(
         self, group: Sequence[LiveAttempt], outcomes: Outcomes
     ) -> tuple[list[LiveAttempt], list[Emission]]:
-        """Emit a group without the attempts that must wait for columns; they delay no others."""
+        """Emit a group, except the attempts that wait for columns: they must not delay others."""
         ready: list[LiveAttempt] = []
         emissions: list[Emission] = []
         waiting: list[tuple[LiveAttempt, ColumnsUnknownError]] = []
@@ -172,12 +173,12 @@ class Processing:
         return ready, emissions
 
     def _emit(self, live: LiveAttempt, *, one_task: bool) -> Emission:
-        with self._passage("emit", [live]):
+        with self._station_passage("emit", [live]):
             emission = self._emissions.emit(live.attempt, live.reads, one_task=one_task)
             self._stager.require_columns(emission)  # here the transforms are called
             return emission
 
-    def _passage(
+    def _station_passage(
         self, station: Station, group: Sequence[LiveAttempt], table: str | None = None
     ) -> Passage:
         tags, attempts = [live.tag for live in group], [live.attempt for live in group]

@@ -1,7 +1,6 @@
-"""Processing phases: which attempts wait, which are in one, and how the acker ends it.
+"""Queue attempts for their processing phase, begin phases, and close them with the acker.
 
-Owned by the protocol's thread. What a phase does, on threads of its own, is in
-`txn.engine.processing`.
+Owned by the protocol's thread. `txn.engine.processing` has the work of a phase, on other threads.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from txn.protocol.ledgers import Tracking
 __all__ = ["JOB_SECS", "ProcessingPhases", "ProcessingQueue"]
 
 JOB_SECS = 5.0
-"""How long a job of several txids may take: none of them is committed before all are staged. Beyond
-that, what a job costs besides its work is small anyway."""
+"""Most seconds of a job of several txids: none of them is committed before all are staged. In a
+longer job, its fixed costs are small anyway."""
 
 
 class ProcessingQueue:
@@ -40,27 +39,27 @@ class ProcessingQueue:
         self._most = group
         self._slots = slots
         self._clock = clock
-        # One txid a slot is done no sooner alone. What more of them take is not known yet.
+        # One txid per slot ends no sooner alone. The time of more of them is not known yet.
         self._group = min(group, slots)
         self._waiting: list[LiveAttempt] = []
         self._active: dict[int, tuple[list[LiveAttempt], float]] = {}
-        """id of a group that was handed out -> it, and when."""
+        """id of a group that has begun -> the group, and the time."""
 
     def add(self, live: LiveAttempt) -> None:
-        """An attempt may be processed from now on."""
+        """Queue an attempt for its processing phase."""
         self._waiting.append(live)
         self._waiting.sort(key=lambda waiting: waiting.attempt.txid)
 
     def take(
         self, held: Callable[[LiveAttempt], bool] = lambda _: False
     ) -> Iterator[tuple[list[LiveAttempt], bool]]:
-        """The groups that may begin now, oldest txids first; whether each batch gets one task.
+        """The groups that may begin now, oldest txids first; and whether each batch gets one task.
 
-        It does while there are as many batches as task slots: more tasks for one would only take
-        slots from another, and need a shuffle.
+        It gets one while there are as many batches as task slots: more tasks for one would only
+        take slots from another, and need a shuffle.
 
         Args:
-            held: whether an attempt has to wait for an earlier txid.
+            held: returns whether an attempt has to wait for an earlier txid.
         """
         self._waiting = [live for live in self._waiting if not live.cancelled.is_set()]
         ready = [live for live in self._waiting if not held(live)]
@@ -73,16 +72,16 @@ class ProcessingQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is at work."""
+        """True if nothing waits and nothing is at work."""
         return not self._waiting and not any(self._busy())
 
     def ended(self, group: list[LiveAttempt]) -> None:
-        """A group has finished; its pace sets the size of the next ones."""
+        """Remove a group that has finished; its pace sets the size of the next ones."""
         _, began = self._active.pop(id(group))
-        each = (self._clock() - began) / len(group)
+        secs = (self._clock() - began) / len(group)
         if not any(live.cancelled.is_set() for live in group):
             self._group = (
-                self._most if each * self._most <= JOB_SECS else max(1, int(JOB_SECS / each))
+                self._most if secs * self._most <= JOB_SECS else max(1, int(JOB_SECS / secs))
             )
 
     def _busy(self) -> Iterator[list[LiveAttempt]]:
@@ -93,7 +92,7 @@ class ProcessingQueue:
 
 
 class ProcessingPhases:
-    """The shell's part of processing phases; it hears of their outcomes."""
+    """The shell's part of processing phases: begins them and takes their outcomes."""
 
     def __init__(
         self,
@@ -116,11 +115,11 @@ class ProcessingPhases:
 
     @property
     def are_idle(self) -> bool:
-        """Whether no attempt is in its processing phase, or waits for it."""
+        """True if no attempt is in its processing phase or waits for it."""
         return self._queue.is_idle
 
     def once_idle(self, fact: Callable[[], None]) -> None:
-        """Post it when no attempt is in its processing phase; in place of an earlier one."""
+        """Post a fact when no attempt is in its processing phase; it replaces an earlier one."""
         self._once_idle = fact
 
     def begin(self, live: LiveAttempt) -> None:
@@ -129,7 +128,7 @@ class ProcessingPhases:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Begin the phases that may begin now; the others wait, and do not age."""
+        """Begin the phases that may begin now; the others wait, and their time-out does not run."""
         if self._shell.state.ended:
             return
         undecided = self._stations.undecided
@@ -148,9 +147,9 @@ class ProcessingPhases:
             self._once_idle = None
 
     def _must_wait(self, live: LiveAttempt, undecided: Sequence[frozenset[str]]) -> bool:
-        """Whether columns that this attempt would decide are those of a smaller txid.
+        """Return whether a smaller txid must decide the columns that this attempt would decide.
 
-        One that waits for columns itself, or is emptied, decides none.
+        An attempt that waits for columns itself, or is emptied, decides none.
 
         Args:
             undecided: `Stations.undecided`.
@@ -160,28 +159,28 @@ class ProcessingPhases:
         state = self._shell.state
         deciding = (Phase.WAITING, Phase.PLANNING, Phase.PROCESSING)
         before = [
-            _streams_of(state, batch.metadata)
+            _possible_streams(state, batch.metadata)
             for batch in state.batches.values()
             if batch.attempt.txid < live.attempt.txid
             and batch.phase in deciding
             and not batch.lacks
             and batch.quarantined is None
         ]
-        own = _streams_of(state, live.metadata)
-        return any(names & own and names & read for names in undecided for read in before)
+        streams = _possible_streams(state, live.metadata)
+        return any(names & streams and names & read for names in undecided for read in before)
 
-    # --- outcomes, reported on any thread --------------------------------------------------------
+    # --- outcomes, reported on any thread ----------------------------------------------------
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
-        """One staging job ended."""
-        self._shell.post(lambda: self._staged(live, table, staging))
+        """Take the end of one staging job."""
+        self._shell.post(lambda: self._take_staging(live, table, staging))
 
     def emitted(self, live: LiveAttempt) -> None:
-        """Every staging job of the phase has ended."""
-        self._shell.post(lambda: self._emitted(live))
+        """Take the end of all staging jobs of the phase."""
+        self._shell.post(lambda: self._close_phase(live))
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
-        """The phase of one attempt raised."""
+        """Take the error of one attempt's phase."""
         self._shell.raised(live.attempt, error)
 
     # --- on a processing thread --------------------------------------------------------------
@@ -190,20 +189,20 @@ class ProcessingPhases:
         try:
             self._stations.process(group, self, one_task=one_task)
         finally:
-            self._shell.post(lambda: self._ended(group))
+            self._shell.post(lambda: self._end_group(group))
 
     # --- facts -------------------------------------------------------------------------------
 
-    def _staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
-        """Take the files over, acknowledge what was read."""
+    def _take_staging(self, live: LiveAttempt, table: str, staging: Staging) -> None:
+        """Take the files over, and acknowledge the parts that were read."""
         if live.cancelled.is_set():
             return
         live.staged[table] = staging.staged
         self._tracking.progress(live.ledger)
         self._tracking.ack(live.ledger, live.ledger.staged(table, staging.read))
 
-    def _emitted(self, live: LiveAttempt) -> None:
-        """The ledger must close now."""
+    def _close_phase(self, live: LiveAttempt) -> None:
+        """Check that the ledger has closed."""
         if live.cancelled.is_set():
             return
         verdict = self._tracking.ack(live.ledger, live.ledger.emitted())
@@ -218,13 +217,13 @@ class ProcessingPhases:
                 "ledger",
             )
 
-    def _ended(self, group: list[LiveAttempt]) -> None:
+    def _end_group(self, group: list[LiveAttempt]) -> None:
         self._queue.ended(group)
         for live in group:
             self._live.thread_ended(live)
         self.dispatch()
 
 
-def _streams_of(state: CoordinatorState, metadata: Metadata | None) -> set[str]:
-    """The streams that a batch reads; one of which it is not known yet is among them."""
+def _possible_streams(state: CoordinatorState, metadata: Metadata | None) -> set[str]:
+    """The streams that a batch reads, or may read if it is not planned yet."""
     return {name for name in state.streams if (metadata or {}).get(name, True) is not None}

@@ -1,7 +1,7 @@
-"""Questions to plugins whose answers people see and nothing depends on, such as a source's lag.
+"""Ask plugins questions whose answers are only shown to users, such as a source's lag.
 
-Whatever a plugin does with one, the run goes on: it is asked on a thread of its own, and is waited
-for a second at most. A thread that hangs there is left behind.
+Nothing that a plugin does with a question stops the run: each is asked on a thread of its own, and
+the run waits a second at most. A thread that hangs there is left behind.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 log = logging.getLogger("txn")
 
 PATIENCE_SECS = 1.0
-"""How long one question is waited for."""
+"""Most seconds to wait for one answer."""
 PAUSE_SECS = 60.0
-"""For so long nobody is asked again who did not answer in time."""
+"""Pause before a plugin that did not answer in time is asked again."""
 
 
 class Questions:
@@ -51,9 +51,9 @@ class Questions:
         self._not_before: dict[str, float] = {}
 
     def ask(self, what: str, job: Callable[[], T]) -> T | None:
-        """The answer of `job`; None: it did not come in time, or was not asked for.
+        """The answer of `job`; None if it did not come in time, or a pause lasts.
 
-        A plugin that hangs is asked again once it has answered and a minute is over; the log
+        A plugin that hangs is asked again once it has answered and a minute has passed; the log
         names it once.
 
         Args:

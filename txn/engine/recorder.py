@@ -1,6 +1,6 @@
 """The record of a run: timelines of open attempts, and the report.
 
-The first reader of what a run tells (`txn.engine.broadcast`). `status` may be read from any thread,
+The first reader of a run's events (`txn.engine.broadcast`). `status` may be read from any thread,
 because a coordinator state is never changed in place.
 """
 
@@ -50,15 +50,15 @@ _ENDS: Mapping[Station, str] = {
     "publish": "published",
     "commit": "committed",
 }
-"""Stations -> the mark of a timeline (`txn.engine.report.STATIONS`) that their beginning, or their
-end, makes."""
+"""Stations -> the mark of a timeline (`txn.engine.report.STATIONS`) that their beginning or end
+sets."""
 
 
 class Recorder:
-    """Timelines, counts and the report of one run: what its events come to.
+    """Timelines, counts and the report of one run, made from its events.
 
     Args:
-        broadcast: tells what happens; and is told what follows from the state of the protocol.
+        broadcast: the source of events; gets those that follow from the state of the protocol.
         clock: seconds since the epoch.
         set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
     """
@@ -78,7 +78,7 @@ class Recorder:
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked: dict[int, tuple[TransactionAttempt, float]] = {}
-        """txid -> its newest attempt that found something away, and since when it waits."""
+        """txid -> its newest attempt whose source or storage is away, and the begin of its wait."""
         self._bound: Bound | None = None
         self._bound_since = self._began
         self._held_since = self._began
@@ -97,12 +97,12 @@ class Recorder:
         broadcast.read_by(self.read)
 
     def read(self, event: RunEvent) -> None:
-        """Take an event in. Stations are told on any thread, the rest on the protocol's."""
+        """Record an event. Those of stations come on any thread, the rest on the protocol's."""
         if (reader := self._readers.get(type(event))) is not None:
             reader(event)
 
     def durations_ms(self, attempt: TransactionAttempt) -> dict[str, float]:
-        """Station -> milliseconds since the one before it, for those that were reached."""
+        """Station -> milliseconds since the one before it, for the stations reached."""
         timeline = self._timelines.get(attempt)
         return timeline.durations_ms() if timeline else {}
 
@@ -110,7 +110,7 @@ class Recorder:
 
     def _arrived(self, event: StationBegan) -> None:
         if event.station == "start":
-            # On the protocol's thread: the others find a timeline, and make none for the dead.
+            # On the protocol's thread: later stations only use it, so dead attempts get no new one.
             self._timelines.setdefault(event.attempts[0], Timeline())
         self._mark(event.attempts, _ARRIVALS.get(event.station), event.at)
 
@@ -160,9 +160,9 @@ class Recorder:
             )
 
     def _lagged(self, event: LagChanged) -> None:
-        known = {} if event.lag is None else event.lag.numbers
-        if known:
-            unit, amount = next(iter(known.items()))
+        numbers = {} if event.lag is None else event.lag.numbers
+        if numbers:
+            unit, amount = next(iter(numbers.items()))
             self.report.lags.append(LagPoint(event.at, event.stream, amount, unit))
 
     def _cancelled(self, event: AttemptCancelled) -> None:
@@ -184,8 +184,8 @@ class Recorder:
             event.quarantined,
         )
         self.report.add(batch, self._set_aside)
-        for known in [a for a in self._timelines if a.txid <= attempt.txid]:
-            del self._timelines[known]
+        for done in [a for a in self._timelines if a.txid <= attempt.txid]:
+            del self._timelines[done]
         log.info(
             "[%s %s] committed %s",
             event.topology,
@@ -197,7 +197,7 @@ class Recorder:
     # --- the state of the protocol -----------------------------------------------------------
 
     def observe(self, state: CoordinatorState) -> None:
-        """The run is in this state from now on: the time until now is put down to its bound."""
+        """Take the run's new state, and count the time of the former one towards its bound."""
         now = self._clock()
         if self._bound is not None:
             seconds = self.report.bound_seconds
@@ -214,7 +214,7 @@ class Recorder:
         self._watch_blocked(state, now)
 
     def _watch_room(self, state: CoordinatorState, now: float) -> None:
-        """Whether there is room for another txid."""
+        """Report if the window of txids in flight has become full or has room again."""
         is_full = len(state.batches) >= state.max_spout_pending and not state.ended
         if is_full and self._full_since is None:
             self._full_since = now
@@ -226,7 +226,7 @@ class Recorder:
             self._broadcast.send(BackPressureEnded(*self._broadcast.stamp(), seconds))
 
     def _watch_blocked(self, state: CoordinatorState, now: float) -> None:
-        """Since when batches wait for what is away, and which of them no longer do."""
+        """Track the batches that wait for a source or storage, and those that no longer do."""
         blocked = {txid: b.attempt for txid, b in state.batches.items() if b.blocked is not None}
         for txid, (attempt, since) in list(self._blocked.items()):
             if txid not in blocked:
@@ -237,7 +237,7 @@ class Recorder:
             self._blocked[txid] = attempt, self._blocked.get(txid, (attempt, now))[1]
 
     def ended(self, how: str | None = None) -> None:
-        """The run ended; without an error if `how` is given."""
+        """Record the end of the run; without an error if `how` is given."""
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 

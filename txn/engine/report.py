@@ -35,7 +35,7 @@ __all__ = [
 
 _BARS = 150
 KEPT_BATCHES = 500
-"""Batch records kept in memory; older ones are in the tables' logs (`txn history`)."""
+"""Most batch records in memory; older ones are in the tables' logs (`txn history`)."""
 
 STATIONS = (
     "planned",
@@ -52,7 +52,7 @@ STATIONS = (
 
 @dataclass
 class Timeline:
-    """When one attempt came to each station of its life; see `STATIONS`."""
+    """The times at which one attempt came to each station of its life; see `STATIONS`."""
 
     at: dict[str, float] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Timeline:
         self.at.setdefault(station, now)
 
     def durations_ms(self) -> dict[str, float]:
-        """Station -> milliseconds since the station before it, for those that were reached."""
+        """Station -> milliseconds since the station before it, for the stations reached."""
         reached = [(s, self.at[s]) for s in STATIONS if s in self.at]
         return {
             station: round((now - before) * 1000, 3)
@@ -71,7 +71,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Input:
-    """What one txid read, by stream; a stream that had nothing to read is not in it."""
+    """The input of one txid by stream; streams that had nothing to read are left out."""
 
     records: Mapping[str, int | None] = field(default_factory=dict)
     """stream -> records that its batch has, before any transform; None: its spout cannot know."""
@@ -84,10 +84,10 @@ NOTHING_READ = Input()
 
 @dataclass(frozen=True)
 class Totals:
-    """What the committed txids of a run read, staged, wrote and left out."""
+    """The amounts that the committed txids of a run read, staged, wrote and left out."""
 
     input_records: int | None = 0
-    """None once a stream of one of them did not know; the next three alike."""
+    """None once a stream of one of them did not know it; the same for the next three."""
     input_bytes: int | None = 0
     rows_staged: int = 0
     rows_written: int | None = 0
@@ -99,24 +99,24 @@ class Totals:
     """Txids that were committed empty."""
 
     def amounts(self) -> str:
-        """What was read, staged and written, in one line; what is not known is left out."""
+        """Describe the amounts read, staged and written in one line, without unknown ones."""
         records, read = self.input_records, self.input_bytes
-        known = [] if records is None else [f"{records:,} records"]
-        known += [size(read)] if read else []
-        told = [f"read {', '.join(known)}"] if known else []
-        told.append(f"staged {self.rows_staged:,} rows")
-        told += [] if self.rows_written is None else [f"wrote {self.rows_written:,} rows"]
-        return "; ".join(told)
+        input_parts = [] if records is None else [f"{records:,} records"]
+        input_parts += [size(read)] if read else []
+        parts = [f"read {', '.join(input_parts)}"] if input_parts else []
+        parts.append(f"staged {self.rows_staged:,} rows")
+        parts += [] if self.rows_written is None else [f"wrote {self.rows_written:,} rows"]
+        return "; ".join(parts)
 
     def left_out(self) -> str:
-        """Rows and txids of which the tables have nothing, in one line; empty if there are none."""
+        """Describe the rows and txids that no table has in one line; empty if there are none."""
         txids = f"{self.quarantined} txid{'s' if self.quarantined > 1 else ''} quarantined"
-        told = {
+        counts = {
             f"{self.rows_dropped:,} rows dropped": self.rows_dropped,
             f"{self.rows_set_aside:,} rows set aside": self.rows_set_aside,
             txids: self.quarantined,
         }
-        return ", ".join(words for words, number in told.items() if number)
+        return ", ".join(words for words, number in counts.items() if number)
 
 
 NOTHING = Totals()
@@ -138,16 +138,16 @@ class BatchReport:
     violations: Violations = field(default_factory=dict)
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
     read: Input = NOTHING_READ
-    """What it read."""
+    """The records and bytes that it read."""
     written: Mapping[str, int | None] = field(default_factory=dict)
-    """table -> rows in the files that its version adds; None: its log does not say. For a table
-    with aggregates also stored rows that were rewritten. A group's version is told at its last
-    txid, and none at the others; nor is one that a run before this one had published."""
+    """table -> rows in the files that its version adds; None: its log has no counts. For a table
+    with aggregates also stored rows that were rewritten. A group's version counts at its last
+    txid, and not at the others; one that an earlier run had published does not count."""
     quarantined: bool = False
-    """Whether it was committed empty."""
+    """True if it was committed empty."""
 
     def facts(self, *, records: bool) -> TxidFacts:
-        """What a chart shows: with the records that it read, or else the rows that it staged."""
+        """The values for a chart: with the records that it read, else the rows that it staged."""
         seconds = {
             mark: ms / 1000 for mark, ms in Timeline(dict(self.times)).durations_ms().items()
         }
@@ -171,12 +171,12 @@ class RunReport:
     replays: int = 0
     """Attempts that failed and were replayed."""
     waits: int = 0
-    """Attempts that found a source away, for which their batch then waited: no failures."""
+    """Attempts that found a source away, so that their batch waited. These are no failures."""
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """The newest failures, each naming txid:attempt and reason."""
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
-    """The newest committed batches, in txid order. Of a report that is not over, take a copy
-    (`list`) before you go through them."""
+    """The newest committed batches, in txid order. While the run goes on, make a copy (`list`)
+    before you iterate."""
     input_records: int | None = 0
     """Records that the committed txids read; None once a stream of one of them did not know."""
     input_bytes: int | None = 0
@@ -185,24 +185,24 @@ class RunReport:
     """Rows staged by the committed txids for all tables together."""
     rows_written: int | None = 0
     """Rows in the files that the tables' new versions added (`BatchReport.written`); None once a
-    log did not say."""
+    log had no counts."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows of committed txids that broke it (`Stream.expect`)."""
     rows_dropped: int = 0
-    """Those of `violations` that went no further."""
+    """Rows of `violations` that went no further."""
     rows_set_aside: int = 0
-    """Those of `violations` that went to the table of bad rows."""
+    """Rows of `violations` that went to the table of bad rows."""
     quarantined: int = 0
-    """Txids that were committed empty, as `on_exhausted="quarantine"` says."""
+    """Txids that were committed empty, by `on_exhausted="quarantine"`."""
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Bound -> seconds for which it held the run up; see `txn.engine.bottleneck`."""
     lags: deque[LagPoint] = field(default_factory=lambda: deque(maxlen=4 * KEPT_BATCHES))
-    """What the streams lagged by, newest last; for `plot`."""
+    """The lags of the streams, newest last; for `plot`."""
     failed: deque[tuple[int, float, str]] = field(default_factory=lambda: deque(maxlen=100))
     """(txid, when, error) of the newest failures; for `plot`."""
     observers: list[str] = field(default_factory=list)
-    """What went wrong with observers, a sentence each: events dropped, errors, one left behind."""
+    """Problems of observers, a sentence each: events dropped, errors, one left behind."""
     ended: str = "running"
     """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
     "stopped" and epoch 0."""
@@ -214,8 +214,8 @@ class RunReport:
             f"  {name:{widths[0]}}  {version:>{widths[1]}}  {rows:>{widths[2]}}"
             for name, version, rows in cells
         ]
-        told = [*self._numbers(), *self.observers]
-        return "\n".join([self._headline(), *told, *(lines if len(cells) > 1 else ())])
+        summary = [*self._numbers(), *self.observers]
+        return "\n".join([self._headline(), *summary, *(lines if len(cells) > 1 else ())])
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
@@ -252,27 +252,29 @@ class RunReport:
             f'height="{40 * count / most:.1f}"/>'
             for at, count in enumerate(rows)
         )
-        told = f"rows staged by each of the newest {len(rows)} txids, at most {most:,}"
+        caption = f"rows staged by each of the newest {len(rows)} txids, at most {most:,}"
         return (
             f'<svg width="{4 * len(rows)}" height="40" fill="steelblue" role="img">'
-            f"<title>{told}</title>{bars}</svg><p>{told}</p>"
+            f"<title>{caption}</title>{bars}</svg><p>{caption}</p>"
         )
 
     def _headline(self) -> str:
         committed = f"{self.batches_committed} txids committed"
         if self.batches_committed:
             committed += f" ({self.first_txid} to {self.committed_txid})"
-        told = f"{self.topology}: {self.ended}, {committed} in {self.seconds:.1f} s"
-        told += f", {self.replays} replays" if self.replays else ""
-        return f"{told}. Last failure: {self.failures[-1]}" if self.failures else f"{told}."
+        line = f"{self.topology}: {self.ended}, {committed} in {self.seconds:.1f} s"
+        line += f", {self.replays} replays" if self.replays else ""
+        return f"{line}. Last failure: {self.failures[-1]}" if self.failures else f"{line}."
 
     def _numbers(self) -> list[str]:
-        """What the committed txids read, staged, wrote and left out; a line each."""
-        told = [self.totals.amounts(), self.totals.left_out()] if self.batches_committed else []
-        return [f"{line[0].upper()}{line[1:]}." for line in told if line]
+        """Lines with the amounts that the committed txids read, staged, wrote and left out."""
+        if not self.batches_committed:
+            return []
+        lines = (self.totals.amounts(), self.totals.left_out())
+        return [f"{line[0].upper()}{line[1:]}." for line in lines if line]
 
     def _table_rows(self) -> list[tuple[str, str, str]]:
-        """Table, version and rows of the batches that are kept."""
+        """Table, version and rows of the batches in memory."""
         rows: dict[str, int] = {}
         versions: dict[str, int] = {}
         for batch in list(self.batches):
@@ -297,7 +299,7 @@ class RunReport:
     @property
     def totals(self) -> Totals:
         """The numbers of all committed txids so far."""
-        return Totals(**{each.name: getattr(self, each.name) for each in fields(Totals)})
+        return Totals(**{entry.name: getattr(self, entry.name) for entry in fields(Totals)})
 
     def add(self, batch: BatchReport, set_aside: Collection[tuple[str, str]] = ()) -> None:
         """Count a committed batch.
@@ -324,9 +326,11 @@ class RunReport:
         """A JSON-able summary, with the newest batches."""
         apart = ("batches", "lags", "failed")
         summary = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in apart
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.name not in apart
         }
-        # The run goes on with its own.
+        # Copies, because the run goes on changing its own.
         summary |= {
             "failures": list(self.failures),
             "bound_seconds": dict(self.bound_seconds),
@@ -352,27 +356,27 @@ class RunReport:
 
 
 def _sum(*numbers: int | None) -> int | None:
-    """The sum; None if one of them is not known."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    """The sum; None if one of the numbers is not known."""
+    summands = [number for number in numbers if number is not None]
+    return sum(summands) if len(summands) == len(numbers) else None
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """One open txid, as the live view shows it."""
+    """One open txid, for the live view."""
 
     txid: int
     attempt_id: int
     phase: str
     failures: int
     since: float
-    """When its current attempt came to this phase, seconds since the epoch."""
+    """Begin of this phase of its current attempt, seconds since the epoch."""
     blocked: str | None = None
-    """The error of the source for which the batch waits, also while it looks again."""
+    """The error of the source for which the batch waits, also while it checks again."""
     blocked_since: float | None = None
-    """Since when, seconds since the epoch; None when it is not blocked."""
+    """Begin of that wait, seconds since the epoch; None if it is not blocked."""
     replay_of: int | None = None
-    """The quarantined txid whose records it reads."""
+    """The quarantined txid that it replays."""
 
 
 @dataclass(frozen=True)
@@ -388,14 +392,14 @@ class RunStatus:
     last_failure: str | None
     seconds: float
     held_up_by: str = "idle"
-    """What holds it up at this moment; see `txn.engine.bottleneck`."""
+    """Its bottleneck at this moment; see `txn.engine.bottleneck`."""
     waits: tuple[str, ...] = ()
-    """Which stage is waiting on which, a sentence each."""
+    """The waits of its stages for each other, a sentence each."""
     totals: Totals = NOTHING
     """The numbers of the txids that this run has committed so far."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """stream -> what of its source is not committed: what it had beyond the newest plan
-    (`Spout.lag`), and `planned`. A stream whose spout does not know is not in it."""
+    """stream -> the uncommitted part of its source: the lag beyond the newest plan (`Spout.lag`),
+    and `planned`. A stream is missing if its spout does not know."""
     planned: Mapping[str, Lag] = field(default_factory=dict)
     """stream -> the part of its lag for which txids in flight are planned."""
 
@@ -405,9 +409,9 @@ class Standby:
     """The leader that a standby waits for; see `RunningTopology.standby`."""
 
     since: float
-    """When it began to wait, seconds since the epoch."""
+    """Begin of the wait, seconds since the epoch."""
     leader: Mapping[str, Any] | None
-    """Who leads: "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
+    """The leader's "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
 
     def __str__(self) -> str:
         if self.leader is None:

@@ -1,8 +1,8 @@
 """`verify="rows"`: rows are counted into and out of every staging job, and must agree.
 
-The acker's edges say that every part of a batch arrived; they do not look inside. For those who
-pay for it (measured: 1.06 to 1.16 times the time of a run, since Spark's `Observation`
-breaks whole-stage code generation), rows are counted where they enter the aggregation, carried
+The acker's edges prove that every part of a batch arrived; they do not look inside. With this
+setting (measured: 1.06 to 1.16 times the time of a run, since Spark's `Observation` breaks
+whole-stage code generation), rows are counted where they enter the aggregation, carried
 through it as one more partial aggregate, summed where they leave it, and the groups are counted
 against the rows in the staged files' own footers.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["COUNT_COLUMN", "Conservation", "PlannedRows"]
 
 REPORT_SECS = 10.0
-"""How long Spark may take to report the counts of a job that has ended; milliseconds, if idle."""
+"""Most seconds for Spark to report the counts of an ended job; milliseconds if it is idle."""
 COUNT_COLUMN = "txn_rows"
-"""Column of the partials with the number of batch rows behind each of them."""
+"""Column of the partials with the number of batch rows in each of them."""
 
 
 class Conservation:
@@ -43,7 +43,7 @@ class Conservation:
         return rows.observe(self._entered, sf.count(sf.lit(1)).alias("rows"))
 
     def leaving(self, partials: DataFrame) -> DataFrame:
-        """Count what comes out, and drop the count column again."""
+        """Count the rows on their way out, and drop the count column again."""
         from pyspark.sql import functions as sf
 
         counted = partials.observe(
@@ -54,14 +54,14 @@ class Conservation:
         return counted.drop(COUNT_COLUMN)
 
     def check(self, staged: Staged, table: str) -> None:
-        """Hold the counts against each other and against the staged files.
+        """Compare the counts with each other and with the staged files.
 
         Raises:
             FailedException: rows were lost or doubled on the way; the batch is replayed.
         """
-        whose = f"table '{table}' in {staged.attempt}"
-        entered = _metrics(self._entered, whose).get("rows", 0)
-        left = _metrics(self._left, whose)
+        place = f"table '{table}' in {staged.attempt}"
+        entered = _metrics(self._entered, place).get("rows", 0)
+        left = _metrics(self._left, place)
         if entered != left.get("rows", 0) or staged.rows != left.get("partials", 0):
             raise FailedException(
                 f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
@@ -92,16 +92,16 @@ class PlannedRows:
         return rows.observe(self._read, sf.count(sf.lit(1)).alias("rows"))
 
     def check(self, attempt: TransactionAttempt) -> None:
-        """Call it after a job that reads the rows.
+        """Compare the counts after a job that reads the rows.
 
         Raises:
             FailedException: no job has read them.
             SourceChangedError: the source returned more rows or fewer.
         """
-        found = _metrics(self._read, f"stream '{self._stream}' in {attempt}").get("rows")
-        if found is not None and found != self._planned:
+        rows = _metrics(self._read, f"stream '{self._stream}' in {attempt}").get("rows")
+        if rows is not None and rows != self._planned:
             raise SourceChangedError(
-                f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, but "
+                f"Stream '{self._stream}' returned {rows} rows for attempt {attempt}, but "
                 f"{self._planned} were planned: its source no longer holds what START records, "
                 "or a transform stops reading early (limit); verify='rows' cannot tell these "
                 "apart. Restore the source, or remove the limit.",
@@ -109,14 +109,14 @@ class PlannedRows:
             )
 
 
-def _metrics(observation: Observation, whose: str) -> dict[str, Any]:
-    """The observed counts; empty if there were no rows. Were rows lost, the others would not agree.
+def _metrics(observation: Observation, place: str) -> dict[str, Any]:
+    """The observed counts; empty if there were no rows. Lost rows would show in the other counts.
 
     Raises:
         FailedException: no job that observes them has ended.
     """
     missing = (
-        f"Spark has not reported the row counts of {whose} within {REPORT_SECS:g} s: no job has "
+        f"Spark has not reported the row counts of {place} within {REPORT_SECS:g} s: no job has "
         "read those rows. The batch is replayed; if this goes on, check whether a transform "
         "drops a stream, or run without verify='rows'."
     )

@@ -1,8 +1,8 @@
-"""A topology in flight: the handle on a run, its thread, and who waits for its end.
+"""A topology in flight: the handle on a run, its thread, and the wait for its end.
 
-`begin` does on the caller's thread everything that can refuse (leadership, columns, tables,
-recovery: `txn.engine.start`), so that a mistake is raised where it was made; the pipeline runs on a
-thread. A standby only rehearses there; it waits, takes over and recovers on the thread.
+`begin` makes all checks (leadership, columns, tables, recovery: `txn.engine.start`) on the caller's
+thread, so that a mistake is raised where it was made; the pipeline runs on a thread. A standby only
+rehearses there; it waits, takes over and recovers on the thread.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ __all__ = ["RunningTopology", "tell_refused"]
 log = logging.getLogger("txn")
 
 _WATCH_SECS = 1.0
-"""Between two looks at the run's own thread."""
+"""Between two checks of the run's own thread."""
 _NAMING_SECS = 5.0
-"""How long to ask the store who has taken over."""
+"""Most seconds to ask the store for the new leader."""
 
 _random_id = partial(draw_id, secrets.randbits)
 
@@ -67,11 +67,11 @@ class RunningTopology:
     """A handle on a run in the background, as returned by `Topology.start`.
 
     Args:
-        store: where progress is kept; closed when the run ends.
+        store: keeps the progress; closed when the run ends.
         standby: wait while another process leads, instead of being refused.
-        resources: what is closed in the end, after the store.
+        resources: closed at the end, after the store.
         left_behind: gets the threads that the run leaves behind.
-        observers: are told what happens (`txn.observers`).
+        observers: get the run's events (`txn.observers`).
         clock: seconds since the epoch.
         monotonic: seconds, for timers and deadlines.
         ids: random non-zero 64-bit ids.
@@ -121,7 +121,7 @@ class RunningTopology:
         self._pipeline: Pipeline | None = None
         self._standby: Standby | None = None
         self._in_doubt = False
-        """Observers know that another process may lead."""
+        """True once observers have the event that another process may lead."""
         self._stopping = threading.Event()
         self._before = RunReport(definition.name)
         self._thread: threading.Thread | None = None
@@ -130,16 +130,16 @@ class RunningTopology:
         self._closing = threading.Lock()
 
     def __repr__(self) -> str:
-        """Name, txid, and what it does now."""
+        """Name, committed txid, and present state."""
         if self.standby is not None:
             return f"<RunningTopology '{self._name}': standing by, waiting for {self.standby}>"
         status = self.status()
-        now = in_words(status.held_up_by) if self.is_active else f"ended: {self.report.ended}"
-        told = f"committed txid {status.committed_txid}, {len(status.in_flight)} in flight"
-        return f"<RunningTopology '{self._name}': {told}, {now}>"
+        state = in_words(status.held_up_by) if self.is_active else f"ended: {self.report.ended}"
+        txids = f"committed txid {status.committed_txid}, {len(status.in_flight)} in flight"
+        return f"<RunningTopology '{self._name}': {txids}, {state}>"
 
     def _ipython_display_(self) -> None:
-        """What a notebook shows below the cell, live until the run has ended."""
+        """Show the run below a notebook's cell, live until it has ended."""
         show(self._moment, lambda: not self.is_active)
 
     def _moment(self) -> Moment:
@@ -161,8 +161,12 @@ class RunningTopology:
             seconds=status.seconds if self.is_active else report.seconds,
             edges=self._definition.edges,
             in_flight=[
-                (f"{each.txid}:{each.attempt_id}", each.blocked or each.phase, now - each.since)
-                for each in (status.in_flight if self.is_active else ())
+                (
+                    f"{batch.txid}:{batch.attempt_id}",
+                    batch.blocked or batch.phase,
+                    now - batch.since,
+                )
+                for batch in (status.in_flight if self.is_active else ())
             ],
             lags={stream: _lag(lag) for stream, lag in status.lags.items()},
             failure=status.last_failure if self._error is None else first_line(self._error),
@@ -174,7 +178,7 @@ class RunningTopology:
         A standby gets ready instead, and leads, checks and recovers when its time has come.
 
         Raises:
-            TxnError: what was refused; nothing is left open.
+            TxnError: the refusal; nothing is left open.
         """
         self._broadcast.open()
         self._tell_begin()
@@ -198,15 +202,14 @@ class RunningTopology:
         """Finish the commit turn under way, cancel the rest, and return the report.
 
         Args:
-            timeout: seconds to wait for the end; None waits as long as it takes, which is
-                `message_timeout_secs` for a commit turn that hangs and `stop_grace_secs` for the
-                rest.
+            timeout: seconds to wait for the end; None waits without a limit of its own: the run
+                limits a commit turn by `message_timeout_secs`, the rest by `stop_grace_secs`.
         """
         self._ask_to_stop()
         return self.await_termination(timeout)
 
     def _ask_to_stop(self) -> None:
-        """Safe from any thread and from a signal handler."""
+        """Ask for a clean stop. Safe from any thread and from a signal handler."""
         self._stopping.set()
         if self._pipeline is not None:
             self._pipeline.stop()
@@ -222,7 +225,7 @@ class RunningTopology:
             signals: turn Ctrl-C and SIGTERM into a clean stop meanwhile (main thread only).
 
         Raises:
-            TxnError: what ended the run otherwise; durable state is intact.
+            TxnError: the error that ended the run; durable state is intact.
         """
         with self._stop_on_signals() if signals else contextlib.nullcontext():
             self._wait(timeout)
@@ -243,12 +246,12 @@ class RunningTopology:
 
     @property
     def standby(self) -> Standby | None:
-        """The leader that a standby waits for; None: it does not wait yet, or no longer."""
+        """The leader that a standby waits for; None before and after that wait."""
         return self._standby if self._pipeline is None else None
 
     @property
     def leads(self) -> bool:
-        """Whether the run has begun. Only a standby that has not taken over has not."""
+        """True if the run has begun; False only for a standby that has not taken over."""
         return self._pipeline is not None
 
     @property
@@ -262,11 +265,11 @@ class RunningTopology:
         pipeline = self._start.lead(
             wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
         )
-        self._store.on_lost = partial(self._on_lost, pipeline)
+        self._store.on_lost = partial(self._check_leadership, pipeline)
         return pipeline
 
     def _take_over(self) -> Pipeline | None:
-        """Wait for the leadership; None if it was stopped before."""
+        """Wait for the leadership; None if the standby was stopped before."""
         try:
             return self._lead()
         except ProgressUnavailableError:
@@ -283,8 +286,8 @@ class RunningTopology:
         self._broadcast.send(StandingBy(*self._broadcast.stamp(), who))
         log.info("[%s] standing by, waiting for %s", self._name, self._standby)
 
-    def _on_lost(self, pipeline: Pipeline) -> None:
-        """Somebody else may lead: commits wait in `assert_leading`; a successor ends the run."""
+    def _check_leadership(self, pipeline: Pipeline) -> None:
+        """Check the leadership: commits wait meanwhile, and a successor ends the run."""
         if not self._in_doubt:
             self._in_doubt = True
             self._broadcast.send(LeadershipInDoubt(*self._broadcast.stamp()))
@@ -292,13 +295,13 @@ class RunningTopology:
             self._store.assert_leading()
         except FencedError as error:
             pipeline.halt(error)
-        except Exception as error:  # noqa: BLE001 - the next write meets it again, and tells
+        except Exception as error:  # noqa: BLE001 - the next write meets it again and reports it
             log.warning("[%s] %s", self._name, error)
         else:
             self._in_doubt = False
             self._broadcast.send(LeadershipConfirmed(*self._broadcast.stamp()))
 
-    # --- the thread, and waiting for it -------------------------------------------------------
+    # --- the thread, and waiting for it ------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -311,7 +314,7 @@ class RunningTopology:
                 with working_on(Work(self._name, self._broadcast.epoch)):
                     self._pipeline.run()
         except FencedError as error:
-            self._error = self._naming_the_winner(error)
+            self._error = self._name_successor(error)
             stamp = self._broadcast.stamp()
             self._broadcast.send(LeadershipLost(*stamp, first_line(self._error)))
         except BaseException as error:  # noqa: BLE001 - raised by await_termination
@@ -347,7 +350,7 @@ class RunningTopology:
         self._broadcast.send(_began(stamp, definition, self._until, places, self._is_standby))
 
     def _tell_end(self, error: BaseException | None) -> None:
-        """The last event; observers that made trouble are named in the report, too."""
+        """Send the last event; problems of observers go to the report, too."""
         stamp = self._broadcast.stamp()
         last = RunEnded(
             *stamp,
@@ -374,26 +377,26 @@ class RunningTopology:
             if self._thread is None or not self._hangs(stopped_at):
                 continue
             self._stragglers.append(
-                straggler(self._thread, "the run's own", self._since(stopped_at))
+                straggler(self._thread, "the run's own", self._stuck_since(stopped_at))
             )
             self._close()
 
     def _hangs(self, stopped_at: float | None) -> bool:
         config, pipeline = self._config, self._pipeline
         if pipeline is not None:
-            # A fact may take as long as ZooKeeper is waited for, the end as long as its threads.
-            patience = max(config.zookeeper_deadline_secs, config.message_timeout_secs)
-            return pipeline.busy_secs > patience + 2 * config.stop_grace_secs
+            # A fact may take as long as a write to ZooKeeper, the end as long as its threads.
+            longest = max(config.zookeeper_deadline_secs, config.message_timeout_secs)
+            return pipeline.busy_secs > longest + 2 * config.stop_grace_secs
         return stopped_at is not None and self._monotonic() - stopped_at > config.stop_grace_secs
 
-    def _since(self, stopped_at: float | None) -> float:
+    def _stuck_since(self, stopped_at: float | None) -> float:
         now = self._monotonic()
         if self._pipeline is not None:
             return now - self._pipeline.busy_secs
         return now if stopped_at is None else stopped_at
 
-    def _naming_the_winner(self, error: FencedError) -> FencedError:
-        """A table knows only of a newer epoch; the store knows whose it is."""
+    def _name_successor(self, error: FencedError) -> FencedError:
+        """Name the new leader in the error: a table has only its epoch, the store its name."""
         try:
             self._store.assert_leading(_NAMING_SECS)
         except FencedError as winner:
@@ -408,7 +411,7 @@ class RunningTopology:
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else self._monotonic() + timeout
         while self.is_active:
-            # A short wait each, so that signal handlers get to run in this thread.
+            # Short waits, so that signal handlers can run in this thread.
             left = 0.2 if deadline is None else min(0.2, deadline - self._monotonic())
             if left <= 0:
                 return
@@ -441,9 +444,9 @@ def tell_refused(
     *,
     standby: bool,
 ) -> None:
-    """Tell observers the beginning and the end of a run that was refused before it was made.
+    """Send observers the beginning and the end of a run that was refused before it was made.
 
-    They may hold something until the end of their run, such as a port.
+    An observer may hold a resource until the end of its run, such as a port.
     """
     broadcast = Broadcast(definition.name, time.time, observers)
     broadcast.open()
@@ -464,5 +467,5 @@ def _began(
 
 
 def _lag(lag: Lag) -> str:
-    """The first number that is known."""
+    """The first known number of a lag."""
     return next((f"{amount:,} {unit}" for unit, amount in lag.numbers.items()), "unknown")

@@ -1,10 +1,10 @@
-"""Executors elsewhere: tables in local folders are refused, unless declared shared; all are tried.
+"""Executors elsewhere: refuse tables in local folders that are not declared shared; try the others.
 
-With a master that is not local, `/data/t` is a folder of each machine's own. What executors write
-there this process never sees, and what it does not see it does not miss. So before the first txid
+With a master that is not local, `/data/t` is a folder of each machine's own. This process does not
+see the files that executors write there, nor notice that they are missing. So before the first txid
 every executor reads files that this process wrote into the table's folder, and this process reads
-what each of them wrote there. What comes later, such as another executor, is noticed when a file
-that a task has committed is not there (`committers.staging.area`).
+those that each of them wrote. Later changes, such as another executor, show when a file that
+a task has committed is not there (`committers.staging.area`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["local_tables", "try_folder"]
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:
-    """The tables in local folders, which are to be tried; names of anything else are passed over.
+    """The tables in local folders, which must be tried; other names are skipped.
 
     Args:
-        shared: folders that are declared to be the same for every executor.
+        shared: folders that every executor shares, by declaration.
 
     Raises:
         TopologyError: one of them is not below any of `shared`.
@@ -58,7 +58,7 @@ def local_tables(committers: Iterable[Committer], shared: Sequence[str], master:
 
 
 def try_folder(spark: SparkSession, storage: Storage) -> None:
-    """Let every executor read what this process wrote in a table's folder, and the other way round.
+    """Let every executor read this process's files in a table's folder, and the other way round.
 
     Raises:
         TopologyError: some executor does not share the folder, or it cannot be written to.
@@ -66,15 +66,15 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
     nonce = secrets.token_hex(8)
     # If this process dies here, the next start deletes everything below scratch.
     folder = f"{SCRATCH}/shared-{nonce}"
-    # Twice as many as there are slots: Spark reads two of such small files in a task, which makes
+    # Two files per slot: Spark reads two of such small files in a task, which makes
     # one task for each slot.
-    wanted = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
+    lines = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
     base = Path(storage.root)
     made = [place for place in (base / SCRATCH, base) if storage.is_local and not place.exists()]
     try:
-        asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in wanted}
+        asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in lines}
         in_parallel(lambda one: storage.write(*one), [*asked.items()])
-        answered = _answered(spark, storage, folder)
+        answered = _read_answers(spark, storage, folder)
     except OSError as error:
         raise TopologyError(
             f"Table '{storage.location}' cannot be made: its folder cannot be written to "
@@ -87,22 +87,22 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
         for left in made:
             with contextlib.suppress(OSError):  # it has other files
                 left.rmdir()
-    if answered != wanted:
+    if answered != lines:
         raise _not_shared(
             storage,
-            f"this process sees {len(answered & wanted)} of {len(wanted)} lines that the "
+            f"this process sees {len(answered & lines)} of {len(lines)} lines that the "
             "executors were to write there",
         )
 
 
-def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
-    """What this process reads in the files that tasks say they have written there."""
+def _read_answers(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
+    """The lines that this process reads in the files reported by the tasks that wrote them."""
     from pyspark.errors import PySparkException
 
     reader = spark.read.options(**storage.hadoop).option("ignoreMissingFiles", "false")
     try:
         lines = reader.text(storage.read_url(f"{folder}/asked"))
-        paths = _written(lines, storage, f"{folder}/answered")
+        paths = _write_lines(lines, storage, f"{folder}/answered")
     except Exception as error:
         if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
             raise
@@ -112,20 +112,20 @@ def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
     return set().union(*in_parallel(lambda path: _lines(storage, path), paths))
 
 
-def _written(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
-    """The files that tasks have written; where they cannot be asked, those that this process finds.
+def _write_lines(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
+    """The files that tasks have written; if they cannot report them, those that this process finds.
 
-    (A session without a JVM, or with another Delta.)
+    (In a session without a JVM, or with another Delta.)
     """
-    found = FileWriter(storage.url(), storage.hadoop).write(lines, folder)
-    if found is not None:
-        return [file.path for file in found]
+    files = FileWriter(storage.url(), storage.hadoop).write(lines, folder)
+    if files is not None:
+        return [file.path for file in files]
     lines.write.options(**storage.hadoop).parquet(storage.url(folder))
     return [path for path, _ in storage.files(folder)]
 
 
 def _lines(storage: Storage, path: str) -> set[str]:
-    """The lines in a file of executors; none if this process does not see it."""
+    """The lines in an executor's file; none if this process does not see it."""
     from pyarrow import BufferReader, parquet
 
     content = storage.read(path)

@@ -3,10 +3,10 @@
 A local checkpoint has no lineage, so a lost block fails the attempt; nothing else computes the rows
 again. That holds once all of its blocks are there. Until then, two jobs, two stages of one job, or
 a job that lost an executor could each compute a partition, and a transform need not return the same
-rows twice. So one job computes the rows, and whatever reads them begins after it.
+rows twice. So one job computes the rows, and every job that reads them begins after it.
 
 With `spark.speculation`, or if an executor that was given up still works, two tasks may compute a
-partition at the same time, and both keep it: each on its executor, where later tasks find it first.
+partition at the same time, and both keep it on their own executor, where later tasks find it first.
 So after each job that reads shared rows the copies are counted; a second one fails the attempt.
 """
 
@@ -35,32 +35,32 @@ class SharedRows:
     Args:
         spark: the session of the user's transforms.
         own: the session in which jobs run.
-        observed: whether rows are counted by an `Observation` below them: Spark reports it only
-            for rows that are computed as they are shared.
+        observed: an `Observation` below the rows counts them; Spark reports it only if the rows are
+            computed when they are shared.
     """
 
     spark: SparkSession
     own: SparkSession
     observed: bool = False
     waiting: list[tuple[str, DataFrame]] = field(default_factory=list)
-    """Rows that no job has computed yet, and whose they are; later ones may read earlier ones."""
+    """(place, rows) that no job has computed yet; later ones may read earlier ones."""
     kept: list[DataFrame] = field(default_factory=list)
-    """The frames that `keep` has returned, or what they were made of."""
+    """The frames that `keep` has returned, or the checkpoints behind them."""
 
-    def keep(self, frame: DataFrame, whose: str) -> DataFrame:
+    def keep(self, frame: DataFrame, place: str) -> DataFrame:
         """Return the rows to read in place of `frame`."""
         if self.observed:
-            with placed(whose):
+            with placed(place):
                 result = moved(frame, self.own).localCheckpoint()
             self.kept.append(result)
             return moved(result, self.spark)
         result = frame.localCheckpoint(eager=False)
         self.kept.append(result)
-        self.waiting.append((whose, result))
+        self.waiting.append((place, result))
         return result
 
     def compute(self) -> None:
-        """Compute what no job has computed yet."""
+        """Compute the rows that no job has computed yet."""
         compute_shared([self], self.own)
 
     def release(self) -> None:
@@ -72,7 +72,7 @@ class SharedRows:
 def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:
     """Compute the shared rows of attempts: a job for all of them, at each step of the graph."""
     while steps := [shared.waiting.pop(0) for shared in several if shared.waiting]:
-        with placed(", ".join(dict.fromkeys(whose for whose, _ in steps))):
+        with placed(", ".join(dict.fromkeys(place for place, _ in steps))):
             _run([frame for _, frame in steps], session)
 
 
@@ -95,6 +95,6 @@ def require_one_copy(several: Sequence[SharedRows], session: SparkSession) -> No
 def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:
     from pyspark.sql import functions as sf
 
-    each = (frame.select(sf.lit(1).alias("one")) for frame in frames)
-    whole = functools.reduce(lambda one, other: one.unionAll(other), each)
+    ones = (frame.select(sf.lit(1).alias("one")) for frame in frames)
+    whole = functools.reduce(lambda one, other: one.unionAll(other), ones)
     moved(whole, session).write.format("noop").mode("overwrite").save()

@@ -1,4 +1,4 @@
-"""The calls that parts of the shell may make to the whole: the one way up. `Pipeline` is it."""
+"""The calls that parts of the shell may make to the whole: the one way up. `Pipeline` has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fact = Event | Callable[[], None]
 
 
 class Shell(Protocol):
-    """One run, as its parts see it."""
+    """A run, for its parts."""
 
     @property
     def state(self) -> CoordinatorState:
@@ -26,19 +26,19 @@ class Shell(Protocol):
         """Hand a fact to the protocol's thread. From any thread."""
 
     def after(self, seconds: float, fact: Fact) -> None:
-        """Hand it a fact later. From the protocol's thread only."""
+        """Hand a fact to the protocol's thread later. From the protocol's thread only."""
 
     def failed(self, attempt: TransactionAttempt, why: str, cause: FailureCause) -> None:
-        """An attempt failed, and is to be replayed. From the protocol's thread only."""
+        """Fail an attempt, which is then replayed. From the protocol's thread only."""
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """A station of an attempt raised. From any thread."""
+        """Take the error of an attempt's station. From any thread."""
 
     def end(self, error: BaseException) -> None:
         """End the run with this error, at once. From the protocol's thread only."""
 
     def halt(self, error: BaseException) -> None:
-        """End the run with this error, when its turn comes. From any thread."""
+        """End the run with this error, in its place among the facts. From any thread."""
 
     def assert_leading(self, seconds: float | None = None) -> None:
         """Raise unless this process still leads. From any thread.

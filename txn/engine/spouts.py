@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["Spouts"]
 
 KEPT = 64
-"""Metadata kept as parsed. It is looked at several times on the way to its commit turn; with 5,000
+"""Parsed metadata in memory. It is used several times on the way to its commit turn; with 5,000
 partitions, parsing takes milliseconds."""
 
 
 class Spouts:
-    """The spouts of one run, and the metadata that is theirs.
+    """The spouts of one run, and their metadata.
 
     Args:
         sources: the topology's streams.
@@ -53,7 +53,7 @@ class Spouts:
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
         self.facts = SpoutFacts(topology, enter)
-        """What only people see of them."""
+        """Their answers that only users see."""
 
     def open(
         self, spark: SparkSession, newest: Metadata, keeper: Keeper, columns: StreamColumns
@@ -71,7 +71,7 @@ class Spouts:
         """Ask the named spouts what the attempt shall read: stream -> metadata as JSON, or None.
 
         Args:
-            window_full: with this txid, as many are in flight as may be.
+            window_full: this txid fills the window of txids in flight.
         """
         answers: dict[str, Any] = {}
         busy: set[str] = set()
@@ -81,7 +81,7 @@ class Spouts:
             if source.name not in order.streams:
                 continue
             previous = order.previous.get(source.name)
-            before = () if previous is not None else _to_read_before(source, order, busy)
+            before = () if previous is not None else _streams_to_read_first(source, order, busy)
             self.facts.hold(source, before)
             if before:
                 busy.add(source.name)
@@ -93,22 +93,22 @@ class Spouts:
             self.facts.plan(order.attempt.txid, [(source, answer)])
             busy |= set() if answer is None else {source.name}
             if order.is_new:
-                self.facts.look_at(source, own if answer is None else answer)
+                self.facts.observe(source, own if answer is None else answer)
         if order.is_new:
             self._targets.learn(answers, window_full=window_full)
         return answers
 
     def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
-        """What can still be read of a quarantined txid: stream -> metadata as JSON, or None.
+        """Ask what a quarantined txid can still read: stream -> metadata as JSON, or None.
 
-        What a spout raises refuses the replay.
+        An error of a spout refuses the replay.
         """
         left = dict(metadata)
         for source, stored in self.read_of(metadata):
             with placed(f"the spout of stream '{source.name}'"):
-                found = source.spout.readable(attempt, self.own(source, stored))
-            if found != self.parse(source, stored):
-                left[source.name] = found.model_dump(mode="json")
+                readable = source.spout.readable(attempt, self.own(source, stored))
+            if readable != self.parse(source, stored):
+                left[source.name] = readable.model_dump(mode="json")
         return left
 
     def planned_parts(
@@ -132,31 +132,31 @@ class Spouts:
             source.spout.commit(attempt, planned)
 
     def check_read(self, read: Sequence[tuple[TransactionAttempt, Metadata]]) -> None:
-        """Let the spouts check what was read, side by side: any of them may fail it.
+        """Let the spouts check the records that were read, side by side; any may fail the attempt.
 
         Args:
-            read: of each attempt, the metadata of the streams that jobs have read.
+            read: each attempt, with the metadata of the streams that jobs have read.
         """
-        looks = [
+        checks = [
             (source, attempt, self.parse(source, metadata[source.name]))
             for source in self.sources
             if type(source.spout).check_read is not Spout.check_read
             for attempt, metadata in read
             if metadata.get(source.name) is not None
         ]
-        in_parallel(lambda look: _check_read(*look), looks)
+        in_parallel(lambda check: _check_read(*check), checks)
 
-    def told(
+    def explained(
         self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
     ) -> BaseException:
-        """What a spout says of an error that Spark met in its records; else the error itself."""
+        """The spout's own error for one that Spark met in its records; else the error itself."""
         if is_of_spark(error) and is_of_batch(error) and not is_lost_work(error):
             try:
                 for source, planned in self.parse_all(metadata):
                     source.spout.read_failed(attempt, planned)
-            except TxnError as told:
-                told.__cause__ = error
-                return told
+            except TxnError as explanation:
+                explanation.__cause__ = error
+                return explanation
         return error
 
     def succeed(self, attempt: TransactionAttempt) -> None:
@@ -165,40 +165,40 @@ class Spouts:
             source.spout.success(attempt.txid)
 
     def close(self) -> None:
-        """Close every spout, whatever the others do."""
+        """Close every spout, even if others raise."""
         self.facts.close()
         for source in self.sources:
             with suppress(Exception):
                 source.spout.close()
 
     def own(self, source: Source, stored: Any) -> Any:
-        """Metadata as the spout's own type: an object that the spout may change as it likes.
+        """Metadata as the spout's own type: a copy that the spout may change as it likes.
 
-        A spout may well move a position in place, and what is stored is still to be read by then,
-        and written as COMMITTED.
+        A spout may move a position in place, while the stored one is still to be read, and written
+        as COMMITTED.
 
         Raises:
-            ProgressUnreadableError: it is not what this spout writes.
+            ProgressUnreadableError: this spout does not write such metadata.
         """
-        # Of JSON it makes a copy, in a quarter of the time of `deepcopy`.
-        return self._validated(source, to_jsonable_python(stored))
+        # Validating JSON makes a copy, in a quarter of the time of `deepcopy`.
+        return self._validate(source, to_jsonable_python(stored))
 
     def parse(self, source: Source, stored: Any) -> Any:
-        """Metadata as the spout's own type, to look at; parsed once while it is in use.
+        """Metadata as the spout's own type, read-only; parsed once while it is in use.
 
         Raises:
-            ProgressUnreadableError: it is not what this spout writes.
+            ProgressUnreadableError: this spout does not write such metadata.
         """
         key = (source.name, id(stored))
-        known = self._parsed.get(key)
-        if known is None:
+        entry = self._parsed.get(key)
+        if entry is None:
             # Keep the parsed object too: while it lives, no other object has its id.
-            known = stored, self._validated(source, stored)
+            entry = stored, self._validate(source, stored)
             with self._parsing:
-                self._parsed[key] = known
+                self._parsed[key] = entry
                 while len(self._parsed) > KEPT:
                     del self._parsed[next(iter(self._parsed))]
-        return known[1]
+        return entry[1]
 
     def read_of(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
         """Each source that reads something of a batch, with its part of the metadata."""
@@ -208,11 +208,11 @@ class Spouts:
                 yield source, planned
 
     def parse_all(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
-        """As `read_of`, with each part as `parse` returns it."""
+        """Each source as in `read_of`, with its part as `parse` returns it."""
         for source, planned in self.read_of(metadata):
             yield source, self.parse(source, planned)
 
-    def _validated(self, source: Source, stored: Any) -> Any:
+    def _validate(self, source: Source, stored: Any) -> Any:
         try:
             return source.spout.metadata_type.model_validate(stored)
         except ValidationError as error:
@@ -225,20 +225,20 @@ class Spouts:
             ) from error
 
 
-def _to_read_before(source: Source, order: Plan, busy: Collection[str]) -> list[str]:
-    """The streams of which this txid may have something that is to be read before `source`.
+def _streams_to_read_first(source: Source, order: Plan, busy: Collection[str]) -> list[str]:
+    """List the streams of `after` that this txid may have to read before `source`.
 
-    A replay asks only what may answer otherwise: an opaque stream cannot know of the others. What
-    batches wait for that fill the window is asked alone, and must come.
+    A replay asks only streams that may answer differently, so an opaque stream cannot know of the
+    others. A stream is asked alone if the batches that fill the window wait for it; it must come.
 
     Args:
         busy: the streams that were asked and have something to read, or are held themselves.
     """
     is_alone = not order.is_new and source.spout.kind is not SpoutKind.TRANSACTIONAL
     return [
-        each.name
-        for each in source.after
-        if each.name in busy or (is_alone and each.name not in order.streams)
+        earlier.name
+        for earlier in source.after
+        if earlier.name in busy or (is_alone and earlier.name not in order.streams)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Stage an attempt: partials of its rows, and the jobs that write them."""
+"""Stage an attempt: compute the partials of its rows, and run the jobs that write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Stager"]
 
 
 class Stager:
-    """Computes what the committers are to take, and lets them stage it.
+    """Computes the partials for the committers, and lets them stage these.
 
     Args:
         own: the session in which rows are written (`txn.spark.own_session`).
@@ -47,7 +47,7 @@ class Stager:
         """Compute every table's partials of no rows, and write them nowhere.
 
         Args:
-            evaluation: of no rows, in the columns that are known.
+            evaluation: has no rows, and the columns that are known.
         """
         for sink in self._tables.all:
             partials = self.known_partials(sink, evaluation)
@@ -55,21 +55,21 @@ class Stager:
                 partials.frame.write.format("noop").mode("overwrite").save()
 
     def check_and_open(self, evaluation: Evaluation) -> None:
-        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
 
         Args:
-            evaluation: of no rows, in the columns that are known.
+            evaluation: has no rows, and the columns that are known.
         """
         for sink in self._tables.all:
-            known = self.known_partials(sink, evaluation)
-            if isinstance(self._opened_with(sink, known, evaluation), Unknown):
+            partials = self.known_partials(sink, evaluation)
+            if isinstance(self._open_table(sink, partials, evaluation), Unknown):
                 self._tables.open_without_columns(sink)
 
     def known_partials(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
-        """The partials of a table, if all columns that it takes are known."""
+        """The partials of a table; Unknown if it takes a column that is not known."""
 
         def compute() -> Rows | Unknown:
-            rows = _completed(sink, evaluation.rows(sink.parent))
+            rows = _complete(sink, evaluation.rows(sink.parent))
             if isinstance(rows, Unknown):
                 return rows
             return replace(rows, frame=self._partials(sink, rows.frame))
@@ -82,27 +82,27 @@ class Stager:
         """Refuse an attempt if a table to be staged now has to wait for columns.
 
         Raises:
-            ColumnsUnknownError: columns that nobody knows yet would go into it.
+            ColumnsUnknownError: unknown columns would go into it.
         """
         for sink in self._tables.early:
             self._rows(sink, emission)
 
     def stage(self, sink: Sink, emissions: Sequence[Emission]) -> list[Staging]:
-        """Stage one table's share of some attempts: what each of them staged, and has read.
+        """Stage one table's share of some attempts; return the staged files and parts read of each.
 
         An attempt whose streams are all idle for this table needs no Spark job.
 
         Raises:
-            ColumnsUnknownError: columns that nobody knows yet would go into the table.
+            ColumnsUnknownError: unknown columns would go into the table.
             RuleViolatedError: rows break a rule with `on_violation="fail"`.
         """
-        found = [self._rows(sink, emission) for emission in emissions]
+        rows_by_emission = [self._rows(sink, emission) for emission in emissions]
         compute_shared([emission.shared for emission in emissions], self._own)
         count_violations(emissions, self._own)
         read: list[Mapping[str, Sequence[str]] | None] = []
         group: list[tuple[DataFrame, TransactionAttempt]] = []
         counted: list[Conservation] = []
-        for emission, rows in zip(emissions, found, strict=True):
+        for emission, rows in zip(emissions, rows_by_emission, strict=True):
             if rows is None:
                 read.append(None)
                 continue
@@ -110,7 +110,7 @@ class Stager:
                 # Several streams of one task each are several tasks.
                 rows = replace(rows, frame=rows.frame.coalesce(1))
             counts = Conservation() if self._verify_rows else None
-            partials = self._opened_for(sink, rows, emission.evaluation, counts)
+            partials = self._open_and_compute(sink, rows, emission.evaluation, counts)
             counted += [counts] if counts else []
             group.append((partials, emission.evaluation.attempt))
             read.append({stream: emission.parts[stream] for stream in rows.streams})
@@ -124,25 +124,27 @@ class Stager:
         unasked = unasked_tables(aside, self._tables.all)
         forms = {(rule.label(), rule.name): rule.form for rule in aside}
         return [
-            Staging(_counted(Staged(emission.evaluation.attempt, ()), emission, unasked, forms), {})
+            Staging(
+                _add_counts(Staged(emission.evaluation.attempt, ()), emission, unasked, forms), {}
+            )
             if parts is None
-            else Staging(_counted(next(rest), emission, unasked, forms), parts)
+            else Staging(_add_counts(next(rest), emission, unasked, forms), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
 
-    def _opened_for(
+    def _open_and_compute(
         self, sink: Sink, rows: Rows, evaluation: Evaluation, counts: Conservation | None
     ) -> DataFrame:
-        """The partials of rows that are to be staged, for which the table is open."""
+        """The partials of rows to stage, after opening the table for them."""
 
         def compute() -> Rows | Unknown:
             return replace(rows, frame=self._partials(sink, rows.frame, counts))
 
-        found = evaluation.fitting(sink.parent, compute)
-        found = self._opened_with(sink, found, evaluation)
-        if isinstance(found, Unknown):
-            raise _waits(self._tables, sink, evaluation, found.waits_for)
-        return found.frame
+        partials = evaluation.fitting(sink.parent, compute)
+        partials = self._open_table(sink, partials, evaluation)
+        if isinstance(partials, Unknown):
+            raise _columns_unknown(self._tables, sink, evaluation, partials.waits_for)
+        return partials.frame
 
     @staticmethod
     def _stage(sink: Sink, group: list[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
@@ -154,17 +156,17 @@ class Stager:
         """The rows to stage; None if the attempt has none for this table.
 
         Raises:
-            ColumnsUnknownError: columns that nobody knows yet would go into it.
+            ColumnsUnknownError: unknown columns would go into it.
         """
         evaluation = emission.evaluation
         if not evaluation.live(sink.parent):
             return None
-        rows = _completed(sink, evaluation.rows(sink.parent))
+        rows = _complete(sink, evaluation.rows(sink.parent))
         if isinstance(rows, Unknown):
             own = any(source.name in emission.parts for source in sink.parent.sources_read())
             if rows.empty and not own:
                 return None
-            raise _waits(self._tables, sink, evaluation, rows.waits_for)
+            raise _columns_unknown(self._tables, sink, evaluation, rows.waits_for)
         return rows
 
     def _partials(
@@ -179,13 +181,13 @@ class Stager:
             explain(sink.parent, lambda: sink.committer.partials(entering, COUNT_COLUMN))
         )
 
-    def _opened_with(
+    def _open_table(
         self, sink: Sink, partials: Rows | Unknown, evaluation: Evaluation
     ) -> Rows | Unknown:
-        """`partials`, once the table is open for them; Unknown if they do not fit it for certain.
+        """Open the table and return `partials`; Unknown if they do not fit but may be out of date.
 
         Raises:
-            TableRefusedError: the table, whatever the columns are; or columns that are certain.
+            TableRefusedError: the table is refused with any columns, or with certain ones.
         """
         if isinstance(partials, Unknown):
             return partials
@@ -195,16 +197,16 @@ class Stager:
             doubted = evaluation.doubted(sink.parent, refused)
             if doubted is None:
                 raise
-            # Report at once what other columns cannot cure.
+            # Report at once what other columns would not help.
             self._tables.open_without_columns(sink)
             return doubted
         return partials
 
 
-def _counted(
+def _add_counts(
     staged: Staged, emission: Emission, unasked: Unasked, forms: Mapping[tuple[str, str], str]
 ) -> Staged:
-    """`staged`, with what was counted so far, what was set aside, and who took it all the same."""
+    """`staged` with the counts so far, the rules that set rows aside, and tables without them."""
     broken = deepcopy(emission.violations)
     taken = {
         stream: {rule: tables for rule, tables in rules.items() if broken[stream].get(rule)}
@@ -216,8 +218,8 @@ def _counted(
     return replace(staged, violations=broken, unasked=taken, forms=form)
 
 
-def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
-    """`rows` with all columns that the table takes, where it is known which those are."""
+def _complete(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
+    """`rows` with all columns that the table takes; Unknown if these are not known."""
     if isinstance(rows, Unknown) or not rows.lacks:
         return rows
     frame = sink.committer.complete(rows.frame)
@@ -226,13 +228,13 @@ def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
     return replace(rows, frame=frame, lacks=frozenset())
 
 
-def _waits(
+def _columns_unknown(
     tables: Tables, sink: Sink, evaluation: Evaluation, waits_for: Iterable[str]
 ) -> ColumnsUnknownError:
-    """The error of an attempt that cannot be staged yet: who waits for what, and what may help."""
+    """The error of an attempt that must wait for columns: names them and the way out."""
     names = sorted(waits_for)
     advice = []
-    sources = {s.name: s for each in tables.all for s in each.parent.sources()}
+    sources = {s.name: s for table in tables.all for s in table.parent.sources()}
     streams = frozenset(name for name in sources if stream_called(name) in names)
     fixed = [n for n in streams if sources[n].spout.kind is SpoutKind.TRANSACTIONAL]
     kinds = {source.spout.kind for source in sources.values()}

@@ -1,7 +1,7 @@
 """From nothing to a pipeline: lead, check, recover.
 
-All that can refuse a run is refused here, before anything is written: other streams than those of
-the durable progress, folders that executors do not share, columns, tables, epochs.
+Every refusal of a run comes from here, before anything is written: for streams that differ from the
+durable progress, folders that executors do not share, columns, tables, epochs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger("txn")
 notices = logging.getLogger(NOTICES)
 
 START_SECS = 120.0
-"""For a call of the user's code while a run starts, at least: Spark is cold then."""
+"""Least seconds for a call of the user's code while a run starts: Spark is cold then."""
 _OTHER_SCHEMA = "TXN-411"
 _TRYING = "trying what the program computes"
 
@@ -70,25 +70,25 @@ class Start:
     ids: Callable[[], int]
     """Random non-zero 64-bit ids."""
     resources: contextlib.ExitStack
-    """Gets what the end of the run has to close."""
+    """Gets the things that the end of the run has to close."""
     stragglers: list[Straggler]
-    """Gets the threads that hang in the user's code and are left behind."""
+    """Gets the threads left behind because they hang in the user's code."""
     broadcast: Broadcast
-    """Is told who leads, and that the run starts."""
+    """Gets the events of the leadership and of the start."""
 
     # --- a standby, before its time ----------------------------------------------------------
 
     def rehearse(self) -> None:
-        """Refuse what would be refused after `lead`, and warm up. Leads and writes nothing."""
+        """Make the checks that follow `lead`, and warm up. Neither leads nor writes."""
         self._tables_to_try()
         progress = self.store.peek()
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         try:
-            there = equipment.attach_tables(CommitterContext(self.definition.name, 0))
-            self._known_tables(progress, there)
+            newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
+            self._known_tables(progress, newest)
             self._open_spouts(equipment, progress)
-            self._in_time(equipment.rehearse, _TRYING)
+            self._call_in_time(equipment.rehearse, _TRYING)
         finally:
             equipment.close()
 
@@ -101,10 +101,10 @@ class Start:
         on_waiting: Callable[[LeaderIdentity | None], None],
         stopped: Callable[[], bool],
     ) -> Pipeline:
-        """Lead, check, recover; arguments as for `ProgressStore.lead`.
+        """Lead, check, recover. Takes the arguments of `ProgressStore.lead`.
 
         Raises:
-            TxnError: the refusal; `resources` has what is open.
+            TxnError: the refusal; `resources` closes what is open.
         """
         tried = self._tables_to_try()
         equipment = self._equipment(
@@ -114,55 +114,55 @@ class Start:
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.send(LeadershipWon(*self.broadcast.stamp()))
-        progress, misfit = self._checked(equipment, epoch, tried)
-        recovered, found = self._recovered(equipment, epoch, progress, misfit)
+        progress, misfit = self._check_durable(equipment, epoch, tried)
+        recovered, publications = self._recover(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         pipeline = self._pipeline(equipment, recovered)
-        self._tell_changes(progress.program, recovered)
+        self._report_changes(progress.program, recovered)
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
         aside = sorted(recovered.quarantined(progress.quarantined))
         stamp = self.broadcast.stamp()
         self.broadcast.send(RunStarted(*stamp, committed, tuple(started), tuple(aside)))
-        pipeline.news.rolled_forward(progress.committed.txid, recovered, found)
+        pipeline.news.rolled_forward(progress.committed.txid, recovered, publications)
         return pipeline
 
-    def _checked(
+    def _check_durable(
         self, equipment: Equipment, epoch: int, tried: list[Storage]
     ) -> tuple[Progress, TxnError | None]:
-        """The durable progress, once program, spouts and tables go with it; see `_fitting`."""
+        """The durable progress, after a check that program, spouts and tables fit it."""
         name = self.definition.name
         life = self.store.incarnation()
         durable = self.store.load()
         context = CommitterContext(
             name, epoch, life.id, frozenset(life.takes_over), durable.committed.txid + 1
         )
-        there = equipment.attach_tables(context)
-        progress, misfit = self._fitting(equipment, durable, there)
+        newest = equipment.attach_tables(context)
+        progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        known = self._known_tables(progress, there)
-        progress = progress.model_copy(update={"committed": known})
-        require_tables(name, progress.committed, there)
-        self._in_time(equipment.check_and_open_tables, _TRYING)
+        committed = self._known_tables(progress, newest)
+        progress = progress.model_copy(update={"committed": committed})
+        require_tables(name, progress.committed, newest)
+        self._call_in_time(equipment.check_and_open_tables, _TRYING)
         return progress, misfit
 
-    def _fitting(
-        self, equipment: Equipment, progress: Progress, there: Newest
+    def _fit_spouts(
+        self, equipment: Equipment, progress: Progress, newest: Newest
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, if the spouts can go on from it.
 
-        If a schema was corrected after the first batch failed, nothing is in a table, and no
-        source would begin otherwise, what was planned is planned anew. Else one would have to
-        begin under another name.
+        If a schema was corrected after the first batch failed, no table has rows, and every source
+        would begin at the same place, its open batches are planned anew. Otherwise the topology
+        would need another name.
 
         Returns:
-            The progress; and why its open batches do not fit and are left out, or None.
+            The progress; and the error of open batches that do not fit and are left out, or None.
         """
         try:
             self._check_streams(progress)
             self._open_spouts(equipment, progress)
         except TopologyError as error:
-            begun = progress.committed.txid or any(there.values()) or not progress.batches
+            begun = progress.committed.txid or any(newest.values()) or not progress.batches
             alike = all(source.spout.begins_alike for source in self.definition.sources)
             if error.number != _OTHER_SCHEMA or begun or not alike:
                 raise
@@ -177,14 +177,14 @@ class Start:
             return fresh, error
         return progress, None
 
-    def _recovered(
+    def _recover(
         self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
     ) -> tuple[Recovered, Newest]:
-        """Where the run begins, by what the tables hold; durable when this returns."""
+        """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
-        found = self._fence_tables(equipment)
+        publications = self._fence_tables(equipment)
         if misfit is not None:
-            if any(found.values()):
+            if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
             self.store.drop_open()
         recovered = reconcile(
@@ -192,7 +192,7 @@ class Start:
             definition.streams,
             definition.opaque_streams,
             progress,
-            found,
+            publications,
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
         )
@@ -203,24 +203,24 @@ class Start:
                 recovered.quarantine,
                 recovered.replay_of,
             )
-        return recovered, found
+        return recovered, publications
 
-    def _tell_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
-        """Say once that the program is another one than the last run's, and keep this one."""
-        now, first = program_of(self.definition), recovered.committed.txid + 1
+    def _report_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
+        """Report once that the program differs from the last run's, and record this one."""
+        program, first = program_of(self.definition), recovered.committed.txid + 1
         former = before if first > 1 or recovered.batches else None  # it has done nothing yet
-        told = [] if former is None else changes(former, now)
-        if told:
-            notices.warning("[%s] %s", self.definition.name, message(told, recovered))
-        if (kept := succeeding(now, former, first)) != before:
-            self.store.persist_program(kept)
+        lines = [] if former is None else changes(former, program)
+        if lines:
+            notices.warning("[%s] %s", self.definition.name, message(lines, recovered))
+        if (record := succeeding(program, former, first)) != before:
+            self.store.persist_program(record)
 
     def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
             return equipment.fence_tables()
         except FencedError as error:
-            # Either a newer leader was faster by a moment, and then this raises, or the store
-            # knows of no epoch as new as the tables'.
+            # Either a newer leader was a moment faster, and then this raises, or the store has no
+            # epoch as new as the tables'.
             self.store.assert_leading()
             raise RecoveryRefusedError(
                 f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, "
@@ -256,12 +256,12 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, there: Newest) -> CommittedRecord:
-        """The committed record by today's names of the tables; refuses one that is gone or new."""
+    def _known_tables(self, progress: Progress, newest: Newest) -> CommittedRecord:
+        """The committed record with today's table names; refuses tables that are gone or new."""
         definition, committed = self.definition, progress.committed
         holding = [
             table
-            for table, entry in there.items()
+            for table, entry in newest.items()
             if entry and entry[1].rows and entry[1].last_txid <= committed.txid
         ]
         seen = [
@@ -274,7 +274,7 @@ class Start:
         return by_todays_names(
             definition.name,
             committed,
-            there,
+            newest,
             identity,
             unborn=definition.unborn_tables(holding, seen),
             new=definition.config.new_tables,
@@ -295,7 +295,7 @@ class Start:
         )
 
     def _tables_to_try(self) -> list[Storage]:
-        """The tables for which to test that executors see the same files as this process."""
+        """The tables for which to check that executors see the same files as this process."""
         master = str(self.spark.sparkContext.master)
         if runs_here(master):
             return []
@@ -313,14 +313,16 @@ class Start:
 
     def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)
-        self._in_time(lambda: equipment.open_spouts(newest, progress.columns), "opening the spouts")
+        self._call_in_time(
+            lambda: equipment.open_spouts(newest, progress.columns), "opening the spouts"
+        )
 
-    def _in_time(self, job: Callable[[], None], about: str) -> None:
-        """Let a start call the user's code, for a while.
+    def _call_in_time(self, job: Callable[[], None], about: str) -> None:
+        """Call the user's code during a start, with a time limit.
 
         Raises:
-            AbandonedError: it did not come back.
-            TopologyError: Spark refused something; named by its cause.
+            AbandonedError: the call did not return in time.
+            TopologyError: Spark refused something; the error names the cause.
         """
         seconds = max(START_SECS, self.definition.config.message_timeout_secs)
         ended, stragglers = within(seconds, job, about, "txn-start")

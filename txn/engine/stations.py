@@ -1,7 +1,7 @@
 """The stations of a batch that touch Spark, spouts and tables, in the order it passes them.
 
-They run on the threads of `txn.engine.pipeline`, know nothing of the protocol, and raise what went
-wrong. Between them stand the two writes to ZooKeeper: START before `process`, COMMITTED after
+They run on the threads of `txn.engine.pipeline`, know nothing of the protocol, and raise their
+errors. Between them stand the two writes to ZooKeeper: START before `process`, COMMITTED after
 `commit`.
 """
 
@@ -52,7 +52,7 @@ class Stations:
         """Ask the named spouts what the attempt shall read: stream -> metadata as JSON, or None.
 
         Args:
-            window_full: with this txid, as many are in flight as may be.
+            window_full: this txid fills the window of txids in flight.
         """
         self._jobs.enter_thread()
         passage = self._broadcast.passage("plan", [order.attempt])
@@ -62,7 +62,7 @@ class Stations:
         return planned
 
     def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
-        """What the replay of a quarantined txid can still read; what is raised refuses it."""
+        """Ask what the replay of a quarantined txid can still read; an error refuses it."""
         self._jobs.enter_thread()
         return self._spouts.readable(attempt, metadata)
 
@@ -77,7 +77,7 @@ class Stations:
     def commit(self, turn: CommitTurn, publication: Publication, shell: Shell) -> CommitResult:
         """Prepare every table side by side, then publish them side by side."""
         self._committing.announce(turn)
-        # Here, and not on the protocol's thread: plugins count, and may take long.
+        # Not on the protocol's thread, because plugins count here and may take long.
         inputs = {
             live.attempt: self._spouts.facts.planned_input(self._spouts.parse_all(live.reads))
             for live in turn.lives
@@ -106,7 +106,7 @@ class Stations:
         """Table -> stream -> names of the parts that START hands to its staging job.
 
         Args:
-            late: of the tables that are staged in the commit turn; else of the others.
+            late: take the tables staged in the commit turn; False: take the others.
         """
         sinks = self._tables.late if late else self._tables.early
         return self._spouts.planned_parts(sinks, metadata)
@@ -118,17 +118,17 @@ class Stations:
 
     @property
     def facts(self) -> SpoutFacts:
-        """What people see of the spouts. Safe from any thread."""
+        """The spouts' answers that users see. Safe from any thread."""
         return self._spouts.facts
 
     def learn_plan(self, txid: int, metadata: Metadata) -> None:
-        """Learn how much a txid has planned that an earlier run, or nobody, was asked about."""
+        """Learn the amounts of a txid that was planned by an earlier run or without the spouts."""
         self._jobs.enter_thread()
         self.facts.plan(txid, self._spouts.parse_all(metadata))
 
     @property
     def are_caught_up(self) -> bool:
-        """Whether all sources are known to have nothing beyond the newest plan."""
+        """True if all sources certainly have nothing beyond the newest plan."""
         ahead = self.facts.ahead
         return all(
             source.name in ahead and ahead[source.name].is_nothing
@@ -140,7 +140,7 @@ class Stations:
         self._jobs.cancel(tag)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Let go of a dead attempt's rows, and delete what it staged."""
+        """Let go of a dead attempt's rows, and delete its staged files."""
         self._processing.discard(attempt)
 
     def release(self, attempt: TransactionAttempt) -> None:

@@ -1,8 +1,8 @@
-"""Keeping for spouts what grows beyond a position: beside every table, under its own digest.
+"""Keep content for spouts that is too large for a position, beside every table under its digest.
 
-Every table of the topology gets a copy. So whoever has one of the tables has what the positions in
-its log name: a standby on another machine, and `txn recover` after ZooKeeper was lost. Nothing is
-ever changed or deleted, because logs and exported progress name what is old, too.
+Every table of the topology gets a copy. So any one table is enough to read the content that the
+positions in its log name: for a standby on another machine, and for `txn recover` after ZooKeeper
+was lost. Content is never changed or deleted, because logs and exported progress name old content.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ log = logging.getLogger("txn.keeping")
 
 
 class TableKeeper(Keeper):
-    """Keeps with all tables of a topology; any one of them is enough to find it again.
+    """Stores content beside all tables of a topology; any one of them is enough to read it.
 
-    Not safe for several threads: the start has it, then the planner.
+    Not safe for several threads: the start uses it, then the planner.
     """
 
     def __init__(self, topology: str, committers: Sequence[Committer]) -> None:
         self._topology = topology
         self._committers = tuple(committers)
         self._lacking: set[str] = set()
-        """Names without a whole copy in some table, or whose table did not answer."""
+        """Names of content that some table lacks, or may lack because it did not answer."""
         self._warned = False
 
     def keep(self, content: bytes) -> str | None:
-        """Keep with every table that takes it; None if none does."""
-        name = _name_of(content)
-        kept, failed = self._keep(name, content, self._committers)
-        if kept:
+        """Store the content beside every table that takes it; None if none does."""
+        name = _digest_name(content)
+        stored, failed = self._store(name, content, self._committers)
+        if stored:
             return name
         if not failed:
-            self._tell_of_no_place()
+            self._warn_of_no_place()
         return None
 
     def kept(self, name: str) -> bytes:
         """The bytes from the first table with a whole copy; tables without one get a copy.
 
         Raises:
-            OSError, StorageUnavailableError, StorageRefusedError: no table has it of those that
-                answer, and one does not.
+            OSError, StorageUnavailableError, StorageRefusedError: no table that answers has it, and
+                one does not answer.
             ProgressUnreadableError: no table has it.
         """
-        found: bytes | None = None
+        intact: bytes | None = None
         failures: list[Exception] = []
         without: list[Committer] = []
         for committer in self._committers if _NAME.fullmatch(name) else ():
@@ -66,20 +66,20 @@ class TableKeeper(Keeper):
                 failures.append(error)
                 log.warning("[%s] '%s': %s", self._topology, committer.name, error)
                 continue
-            if content is not None and _name_of(content) == name:
-                found = content
+            if content is not None and _digest_name(content) == name:
+                intact = content
                 continue
             if content is not None:
                 log.warning("'%s' beside table %s is damaged", name, committer.name)
             without.append(committer)
-        if found is not None:
+        if intact is not None:
             self._lacking.discard(name)
-            self._keep(name, found, without)
+            self._store(name, intact, without)
             if failures:
                 self._lacking.add(name)
-            return found
+            return intact
         if failures:
-            # Raise errors that waiting can cure first: that table may have it.
+            # Prefer errors that waiting can cure: that table may have it.
             raise min(failures, key=lambda error: isinstance(error, StorageRefusedError))
         raise ProgressUnreadableError(
             f"A position of topology '{self._topology}' names {name!r}, but none of its tables "
@@ -91,21 +91,21 @@ class TableKeeper(Keeper):
         )
 
     def mend(self) -> None:
-        """Give tables what they were found to lack, now that they are open. Best effort."""
+        """Give tables the copies that they lack, now that they are open. Best effort."""
         for name in sorted(self._lacking):
             try:
                 self.kept(name)
             except _FAILURES as error:
                 log.warning("[%s] '%s' is not copied: %s", self._topology, name, error)
 
-    def _keep(
+    def _store(
         self, name: str, content: bytes, committers: Sequence[Committer]
     ) -> tuple[bool, bool]:
         """Return whether one of these tables stored it, and whether the storage of one failed."""
-        kept, failed = 0, 0
+        stored, failed = 0, 0
         for committer in committers:
             try:
-                kept += committer.keep(name, content)
+                stored += committer.keep(name, content)
             except _FAILURES as error:
                 failed += 1
                 log.warning(
@@ -116,11 +116,11 @@ class TableKeeper(Keeper):
                     committer.name,
                     error,
                 )
-        if kept < len(committers):
+        if stored < len(committers):
             self._lacking.add(name)
-        return kept > 0, failed > 0
+        return stored > 0, failed > 0
 
-    def _tell_of_no_place(self) -> None:
+    def _warn_of_no_place(self) -> None:
         if self._warned:
             return
         self._warned = True
@@ -143,5 +143,5 @@ class TableKeeper(Keeper):
         return ", ".join(committer.name for committer in self._committers)
 
 
-def _name_of(content: bytes) -> str:
+def _digest_name(content: bytes) -> str:
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

@@ -54,17 +54,17 @@ class Tables:
     # --- before the first batch --------------------------------------------------------------
 
     def attach(self, context: CommitterContext) -> Newest:
-        """The newest publication of every table that is there; creates nothing."""
+        """The newest publication of every table that exists; creates nothing."""
         self._context = context
-        found: dict[str, tuple[int, Publication] | None] = {}
+        newest: dict[str, tuple[int, Publication] | None] = {}
         for sink in self.all:
             sink.committer.open(self._own, context, None)
-            found[sink.name] = sink.committer.last_publication()
+            newest[sink.name] = sink.committer.last_publication()
         self.require_apart()
-        return found
+        return newest
 
     def require_apart(self) -> None:
-        """Refuse two names of one table, such as a bind mount; looks at those that are open.
+        """Refuse two names of one table, such as a bind mount; checks the tables that are open.
 
         Raises:
             TableRefusedError: naming both.
@@ -95,7 +95,7 @@ class Tables:
         """Open a table for partials of these columns, once; creates it if it is missing.
 
         Raises:
-            TableRefusedError: the table, or the columns, which do not fit it.
+            TableRefusedError: the table is refused, or the columns do not fit it.
         """
         with self._opening:
             if sink.name not in self._opened:
@@ -104,10 +104,10 @@ class Tables:
                 self._opened.add(sink.name)
 
     def open_without_columns(self, sink: Sink) -> None:
-        """Refuse what no columns would mend.
+        """Refuse a table that no columns would fit.
 
         Raises:
-            TableRefusedError: the table, whatever the columns are.
+            TableRefusedError: the table is refused with any columns.
         """
         with self._opening:
             sink.committer.open(self._own, self._context, None)
@@ -122,7 +122,7 @@ class Tables:
     # --- how attempts end --------------------------------------------------------------------
 
     def advance(self, txid: int, versions: Mapping[str, int]) -> None:
-        """From now on state queries read these table versions, which hold `txid`."""
+        """Let state queries read these table versions, which hold `txid`."""
         self.committed = Committed(txid, dict(versions))
 
     def clean_up(self, attempt: TransactionAttempt) -> None:
@@ -131,12 +131,12 @@ class Tables:
             sink.committer.committed(attempt)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged."""
+        """Delete a dead attempt's staged files."""
         for sink in self.all:
             sink.committer.discard(attempt)
 
     def settle(self, txid: int) -> None:
-        """Nothing follows `txid` for now: mark it as final in the tables."""
+        """Mark `txid` as final in the tables: nothing follows it for now."""
         for sink in self.all:
             sink.committer.settle(txid)
 
@@ -144,12 +144,12 @@ class Tables:
 
     @property
     def maintained(self) -> tuple[str, ...]:
-        """The tables on which there may ever be work that no commit turn waits for."""
+        """The tables that may ever need maintenance beside the commit turns."""
         sinks = (s for s in self.all if type(s.committer).maintain is not Committer.maintain)
         return tuple(sink.name for sink in sinks)
 
     def maintain(self, table: str, txid: int) -> Callable[[], None] | None:
-        """Ask a committer for such work; what makes it visible.
+        """Let a committer do maintenance; return the function that makes it visible.
 
         Args:
             txid: the newest one that is durable everywhere.
@@ -158,7 +158,7 @@ class Tables:
         return committer.maintain(txid)
 
     def close(self) -> None:
-        """Close every committer, whatever the others do."""
+        """Close every committer, even if others raise."""
         for sink in self.all:
             with suppress(Exception):
                 sink.committer.close()

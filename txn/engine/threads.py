@@ -1,8 +1,8 @@
 """The threads of a run: everything slow, off the protocol's thread.
 
-User code and storage may block for ever, and Python cannot end a thread. So no thread of a run is
-waited for without a limit: these are daemon threads, which an interpreter does not wait for when it
-exits (those of `concurrent.futures` it does), and who does not come back in time is named.
+User code and storage may block for ever, and Python cannot end a thread. So a run waits for each of
+its threads with a limit, and names those that do not end in time. They are daemon threads: unlike
+those of `concurrent.futures`, an interpreter that exits does not wait for them.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Job = Callable[[], None]
 
 GRACE_SECS = 20.0
 _CANCEL_SECS = 0.5
-"""Between two cancellations of what still runs: a job may begin just after it was cancelled."""
+"""Between two cancellations of running jobs: one may begin just after it was cancelled."""
 _OUTSIDE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _OURS = str(Path(__file__).parents[1])
-_LOOKING = threading.Lock()
+_READING_FRAMES = threading.Lock()
 """Held while garbage collection is off."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A thread that has not come back."""
+    """A thread that has not ended in time."""
 
     thread: threading.Thread
     about: str
     """Its job."""
     seconds: float
-    """How long it has worked on it."""
+    """Time that it has spent on it."""
     where: str
-    """The innermost frame of the user's code, else of ours, else of a library."""
+    """The innermost frame of the user's code, else of txn, else of a library."""
 
     def __str__(self) -> str:
         name, about, where = self.thread.name, self.about, self.where
@@ -58,17 +58,17 @@ class Straggler:
 
 
 class Pool:
-    """So many daemon threads at most, for jobs in the order in which they come.
+    """Daemon threads that do jobs in the order in which they come.
 
     Args:
-        workers: threads at most; each is started when it is needed first.
+        workers: most threads; each is started when it is first needed.
     """
 
     def __init__(self, workers: int, name: str) -> None:
         self._most = workers
         self._name = name
         self._lock = threading.RLock()
-        # Two, so that a job wakes one thread, and not each that has nothing to do.
+        # Two conditions, so that a job wakes one thread, and not every idle one.
         self._work_there = threading.Condition(self._lock)
         self._work_done = threading.Condition(self._lock)
         self._jobs: deque[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], str]] = deque()
@@ -76,10 +76,10 @@ class Pool:
         self._idle = 0
         self._closed = False
         self._busy: dict[threading.Thread, tuple[str, float]] = {}
-        """thread -> what it is at, since when."""
+        """thread -> its job, and the time of its begin."""
 
     def submit(self, job: Callable[..., Any], *args: Any, about: str = "") -> Future[Any]:
-        """Run a job on a thread; `about` describes it if it never returns.
+        """Run a job on a thread; `about` describes the job if it never returns.
 
         Raises:
             RuntimeError: the pool is closed.
@@ -119,16 +119,16 @@ class Pool:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         with self._lock:
             return not self._busy and not self._jobs
 
     def at_work(self) -> list[Straggler]:
-        """The threads at work now, the longest first."""
+        """The threads at work now, longest first."""
         with self._lock:
             busy = list(self._busy.items())
-        found = [straggler(thread, about, since) for thread, (about, since) in busy]
-        return sorted(found, key=lambda one: -one.seconds)
+        working = [straggler(thread, about, since) for thread, (about, since) in busy]
+        return sorted(working, key=lambda one: -one.seconds)
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -145,7 +145,7 @@ class Pool:
             if future.set_running_or_notify_cancel():
                 try:
                     result = job(*args)
-                except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                except BaseException as error:  # noqa: BLE001 - raised by the future
                     future.set_exception(error)
                 else:
                     future.set_result(result)
@@ -158,12 +158,12 @@ class Pool:
 
 
 class Threads:
-    """The threads of a run; see `txn.engine.pipeline` for who does what.
+    """The threads of a run; see `txn.engine.pipeline` for the work of each pool.
 
     Args:
         pending: batches in flight; dead attempts may still be ending, hence twice as many threads.
-        grace: seconds in which a thread has to come back once the run has ended.
-        clean_up: seconds for which the end works off what is left to be cleaned up.
+        grace: seconds for threads to end once the run has ended.
+        clean_up: seconds for the clean-up that is left at the end.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Threads:
     def spawn(
         self, pool: Pool, job: Job, raised: Callable[[BaseException], None], about: str = ""
     ) -> None:
-        """Run `job` on a thread of `pool`; hand what it raises to `raised`, on that thread."""
+        """Run `job` on a thread of `pool`; hand its error to `raised`, on that thread."""
 
         def guarded() -> None:
             try:
@@ -201,39 +201,39 @@ class Threads:
         self.cleaner.submit(self.quietly, job, about="clean-up")
 
     def quietly(self, job: Job) -> None:
-        """Run what is best effort: clean-up that fails is left to the next run."""
+        """Run a best-effort job: clean-up that fails is left to the next run."""
         try:
             job()
         except Exception as error:  # noqa: BLE001 - best effort by design
             log.warning("[%s] clean-up: %s", self._topology, cause_line(error))
 
     def left(self) -> float:
-        """Seconds of grace that are left; it begins when this is asked first."""
+        """Seconds of grace that are left; the grace begins with the first call."""
         if self._until is None:
             self._until = time.monotonic() + self._grace
         return max(0.0, self._until - time.monotonic())
 
     def join(self, cancel: Job = lambda: None) -> list[Straggler]:
-        """Wait for the end of every thread, while there is grace; who did not come back.
+        """Wait for the end of every thread within the grace; return those that did not end.
 
-        Jobs not yet begun are dropped, but for clean-up. A thread of clean-up is never named: what
-        it leaves, the next run deletes.
+        Jobs not yet begun are dropped, except clean-up. A thread of clean-up is never returned: the
+        next run deletes what it leaves.
 
         Args:
-            cancel: called again and again, so that what waits for Spark comes back.
+            cancel: called again and again, so that threads that wait for Spark end.
         """
         working = (self.planner, self.processing, self.commit, self.maintenance)
         for pool in working:
             pool.close(cancel=True)
-        found = [one for pool in working for one in self._joined(pool, cancel)]
-        self._finish_clean_up(self.left() if found else self._clean_up)
-        return found
+        stragglers = [one for pool in working for one in self._join_pool(pool, cancel)]
+        self._finish_clean_up(self.left() if stragglers else self._clean_up)
+        return stragglers
 
     def _finish_clean_up(self, seconds: float) -> None:
-        """Work clean-up off for so long, unless one job of it outlasts the grace by itself."""
+        """Do clean-up for `seconds`, unless one of its jobs outlasts the grace by itself."""
         self.cleaner.close(cancel=False)
         until = time.monotonic() + seconds
-        # Whoever has only just begun has the whole grace, however long the queue before it was.
+        # A job that has just begun has the whole grace, however long the queue was.
         while not self.cleaner.is_done:
             hung = [one for one in self.cleaner.join(_CANCEL_SECS) if one.seconds >= self._grace]
             if hung or (time.monotonic() >= until and not self.cleaner.is_done):
@@ -242,7 +242,7 @@ class Threads:
                 log.warning("[%s] clean-up is left to the next run: %s", self._topology, what)
                 return
 
-    def _joined(self, pool: Pool, cancel: Job) -> list[Straggler]:
+    def _join_pool(self, pool: Pool, cancel: Job) -> list[Straggler]:
         stragglers = pool.join(min(self.left(), _CANCEL_SECS))
         while stragglers:
             # At least once: another pool may have used all of the grace.
@@ -256,7 +256,7 @@ class Threads:
 def within(
     seconds: float, job: Job, about: str, name: str = "txn-end"
 ) -> tuple[Future[None], list[Straggler]]:
-    """Run a job on a thread of its own, and wait so long.
+    """Run a job on a thread of its own, and wait for it up to a limit.
 
     Returns:
         The job's outcome; and its thread, if it hangs.
@@ -268,22 +268,22 @@ def within(
 
 
 def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:
-    """A thread and where it is now.
+    """A straggler for a thread, with its present position.
 
     Args:
         since: by `time.monotonic`.
     """
     frame = _current_frames().get(thread.ident or 0)
-    return Straggler(thread, about, time.monotonic() - since, _where(frame))
+    return Straggler(thread, about, time.monotonic() - since, _useful_frame(frame))
 
 
 def _current_frames() -> dict[int, FrameType]:
     """`sys._current_frames`, without a garbage collection in the middle of it.
 
     Before Python 3.11.9, one that runs Python code there, such as Py4J's, may hand the GIL to a
-    thread that is starting another, and then the whole process stands still (CPython gh-106883).
+    thread that is starting another, and then the whole process stops (CPython gh-106883).
     """
-    with _LOOKING:
+    with _READING_FRAMES:
         if not gc.isenabled():
             return sys._current_frames()
         gc.disable()
@@ -308,8 +308,8 @@ def abandoned(
     return result
 
 
-def _where(frame: FrameType | None) -> str:
-    """The most useful frame: the user's innermost, else ours, else a library's."""
+def _useful_frame(frame: FrameType | None) -> str:
+    """The most useful frame: the user's innermost, else txn's, else a library's."""
     frames = []
     while frame is not None:
         frames.append(frame)

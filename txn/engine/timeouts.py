@@ -13,12 +13,12 @@ from txn.spark.causes import cause_line
 __all__ = ["ACKER_TICKS", "Timeouts"]
 
 ACKER_TICKS = 3
-LOOK_SECS = 5.0
-"""Between two looks whether a thread hangs, at most."""
+CHECK_SECS = 5.0
+"""Most seconds between two checks for threads that hang."""
 
 
 class Timeouts:
-    """Lets the acker's time pass, and looks after the threads. Owned by the protocol's thread."""
+    """Ticks the acker's clock and watches the threads. Owned by the protocol's thread."""
 
     def __init__(
         self, config: TopologyConfig, tracking: Tracking, threads: Threads, shell: Shell
@@ -29,9 +29,9 @@ class Timeouts:
         self._shell = shell
 
     def start(self) -> None:
-        """From now on, until the run has ended."""
+        """Tick and watch from now on, until the run has ended."""
         self._schedule_tick()
-        self._schedule_look()
+        self._schedule_check()
 
     def _schedule_tick(self) -> None:
         # An entry expires at its third tick: after one to one and a half timeouts.
@@ -41,23 +41,23 @@ class Timeouts:
         for verdict in self._tracking.tick():
             timeout = self._config.message_timeout_secs
             error = BatchTimeoutError(
-                f"no progress within {timeout:g} s{self._whereabouts(verdict.attempt)}"
+                f"no progress within {timeout:g} s{self._position_of(verdict.attempt)}"
             )
             self._shell.failed(verdict.attempt, cause_line(error), "timeout")
         self._schedule_tick()
 
-    def _whereabouts(self, attempt: TransactionAttempt) -> str:
+    def _position_of(self, attempt: TransactionAttempt) -> str:
         """The position of an attempt's thread now."""
         at_work = (*self._threads.processing.at_work(), *self._threads.commit.at_work())
-        found = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
-        return f"; {found[0]}" if found else ""
+        working = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
+        return f"; {working[0]}" if working else ""
 
-    def _schedule_look(self) -> None:
+    def _schedule_check(self) -> None:
         config = self._config
-        least = min(config.message_timeout_secs, config.stop_grace_secs, 2 * LOOK_SECS)
-        self._shell.after(least / 2, self._look)
+        least = min(config.message_timeout_secs, config.stop_grace_secs, 2 * CHECK_SECS)
+        self._shell.after(least / 2, self._check_threads)
 
-    def _look(self) -> None:
+    def _check_threads(self) -> None:
         """End the run for a thread that hangs where no second one may go."""
         config = self._config
         planning = config.message_timeout_secs + config.zookeeper_deadline_secs
@@ -70,4 +70,4 @@ class Timeouts:
             for hung in pool.at_work():
                 if hung.seconds > limit:
                     self._shell.end(BatchTimeoutError(f"no answer within {limit:g} s: {hung}."))
-        self._schedule_look()
+        self._schedule_check()

@@ -1,8 +1,8 @@
 """OPTIMIZE and VACUUM of a run's tables by schedule: one after the other, each in a child process.
 
 A child, because delta-rs rewrites files in the memory of its process and cannot be interrupted: a
-run that ends must not wait for it. Nothing is lost by killing one: what OPTIMIZE has written is in
-no version, and VACUUM deletes file by file. A child whose parent has gone ends, too.
+run that ends must not wait for it. Killing one loses nothing: no version refers to the files of an
+unfinished OPTIMIZE, and VACUUM deletes file by file. A child ends when its parent has ended.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class _Child(NamedTuple):
 
 
 class Upkeep:
-    """Starts what is due, and looks how it went. `step` never blocks.
+    """Starts the operations that are due, and reports how they went. `step` never blocks.
 
     Args:
-        sinks: the topology's tables; only Delta tables of its own are touched.
+        sinks: the topology's tables; other tables than its own Delta tables are left alone.
         monotonic: seconds.
     """
 
@@ -79,11 +79,11 @@ class Upkeep:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything will ever be due."""
+        """True if any operation is scheduled."""
         return bool(self._every and self._sinks)
 
     def step(self) -> None:
-        """Take note of what has ended, and start what is next."""
+        """Report the operation that has ended, and start the next one."""
         with self._lock:
             if self._stopped:
                 return
@@ -103,7 +103,7 @@ class Upkeep:
                 self._start(*self._waiting.popleft())
 
     def stop(self) -> None:
-        """Start nothing more, and end what runs."""
+        """Start nothing more, and end the running operation."""
         with self._lock:
             self._stopped = True
             self._waiting.clear()
@@ -137,40 +137,42 @@ class Upkeep:
         began = self._broadcast.stamp()[0]
         self._child = _Child(process, output, operation, sink.name, began)
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # its output will tell
+        with suppress(BrokenPipeError):  # its output has the error
             process.stdin.write(json.dumps(order).encode() + b"\n")
         # The pipe stays open: its end is the end of the child.
 
     def _report(self, child: _Child) -> None:
-        said = _said(child)
-        told = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
+        result = _read_result(child)
+        about = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
         kind, stamp = (child.operation, child.table), self._broadcast.stamp()
         done = partial(MaintenanceDone, *stamp, child.table, child.operation, child.began)
-        if error := said.get("error"):
+        if error := result.get("error"):
             self._broadcast.send(done(error=error))
             if kind not in self._reported:
                 self._reported.add(kind)
-                log.warning("%s: %s", told, error)
-        elif said["chosen_files"]:
-            what = f"{said['chosen_files']} files ({size(said['chosen_bytes'])})"
-            became = said["written_files"]
+                log.warning("%s: %s", about, error)
+        elif result["chosen_files"]:
+            what = f"{result['chosen_files']} files ({size(result['chosen_bytes'])})"
+            became = result["written_files"]
             self._broadcast.send(
-                done(files=said["chosen_files"], bytes=said["chosen_bytes"], written_files=became)
+                done(
+                    files=result["chosen_files"], bytes=result["chosen_bytes"], written_files=became
+                )
             )
             outcome = "deleted" if became is None else f"became {became}"
-            log.info("%s: %s %s", told, what, outcome)
+            log.info("%s: %s %s", about, what, outcome)
 
 
-def _said(child: _Child) -> dict[str, Any]:
+def _read_result(child: _Child) -> dict[str, Any]:
     child.output.seek(0)
     lines = child.output.read().decode("utf-8", "replace").strip().splitlines()
     _close(child)
     try:
-        found = json.loads(lines[-1])
+        result = json.loads(lines[-1])
     except (ValueError, IndexError):
-        found = None
-    if isinstance(found, dict):
-        return found
+        result = None
+    if isinstance(result, dict):
+        return result
     last = lines[-1] if lines else "nothing was said"
     return {"error": f"its process ended with code {child.process.returncode}: {last}"}
 

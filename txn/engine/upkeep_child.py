@@ -1,4 +1,4 @@
-"""One operation of upkeep on one table, in a process of its own, as JSON on stdin says.
+"""Do one operation of upkeep on one table, in a process of its own, by an order in JSON on stdin.
 
     python -m txn.engine.upkeep_child
 
@@ -27,10 +27,10 @@ __all__ = ["main"]
 
 
 def main(order: Mapping[str, Any]) -> dict[str, Any]:
-    """One operation on one table.
+    """Do one operation on one table.
 
     Args:
-        order: operation, topology, location, options; of VACUUM, the least hours.
+        order: operation, topology, location, options; for VACUUM also the least hours.
     """
     storage = Storage(order["location"], order["options"])
     try:
@@ -45,7 +45,7 @@ def main(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan_by_schedule(storage: Storage, topology: str, least: int) -> UpkeepPlan:
-    """A schedule keeps files for longer where the table's own retention is too short."""
+    """Plan a VACUUM that keeps files longer if the table's own retention is too short."""
     table = find(storage)
     stated = table.metadata().configuration.get(FILE_RETENTION) if table else None
     own = math.ceil(file_retention_secs(stated) / 3600)

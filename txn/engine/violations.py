@@ -26,10 +26,10 @@ __all__ = ["count_violations"]
 
 
 def count_violations(emissions: Sequence[Emission], session: SparkSession) -> None:
-    """Count what was judged and not counted yet; nothing runs if there is nothing of that kind.
+    """Count violations in judged rows that are not counted yet; without such rows, run no job.
 
     Args:
-        session: that in which the job runs.
+        session: the session in which the job runs.
 
     Raises:
         RuleViolatedError: rows break a rule with `on_violation="fail"`.
@@ -46,8 +46,8 @@ def count_violations(emissions: Sequence[Emission], session: SparkSession) -> No
     whole = functools.reduce(lambda one, other: one.unionAll(other), counts)
     labels = {rule.label(): None for _, judged in waiting for rule in judged.verdicts}
     with placed(f"the rules of stream '{', '.join(labels)}'"):
-        found = moved(whole, session).collect()
-    for number, broken in found:
+        results = moved(whole, session).collect()
+    for number, broken in results:
         emission, judged = waiting[number]
         _record(emission, judged, broken)
     for emission, judged in waiting:
@@ -64,10 +64,10 @@ def _refuse(emission: Emission, judged: Judged) -> None:
     for rule in judged.verdicts:
         rows = emission.violations[rule.label()][rule.name]
         if rule.on_violation == "fail" and rows:
-            raise _violated(emission, rule, rows)
+            raise _violation_error(emission, rule, rows)
 
 
-def _violated(emission: Emission, rule: Expectation, rows: int) -> RuleViolatedError:
+def _violation_error(emission: Emission, rule: Expectation, rows: int) -> RuleViolatedError:
     evaluation = emission.evaluation
     names = [s.name for s in rule.sources_read() if s.name in evaluation.positions]
     read = "; ".join(f"{name}: {evaluation.positions[name]}" for name in names)

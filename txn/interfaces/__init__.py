@@ -1,7 +1,7 @@
 """The contracts that plugins implement: spouts, aggregates, states, committers.
 
 Nothing here imports Spark: its types appear in annotations only. Besides this package, plugins may
-import `txn.attempts`, `txn.errors`, `txn.storage` (where files lie), `txn.delta` (a table's log)
+import `txn.attempts`, `txn.errors`, `txn.storage` (storage of files), `txn.delta` (a table's log)
 and `txn.spark` (the sessions that compute and write rows).
 """
 

@@ -32,8 +32,8 @@ class Aggregate(ABC):
     def partial(self) -> Column:
         """Aggregate expression over the rows of one group of one batch (Trident: `init`).
 
-        It serves every batch of the same columns in a Spark session, so it may depend on nothing
-        that differs from one to the next.
+        It serves every batch with the same columns in a Spark session, so it must not depend on
+        anything that differs between batches.
         """
 
     @abstractmethod
@@ -55,9 +55,9 @@ class Aggregate(ABC):
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Aggregate expression over several partials of one key: the partial of all their rows.
 
-        Used to put txids together: by group commit, and by tables that keep partials. The default
-        applies `combine` to them one after the other, in the order of txids. If SQL has an
-        aggregate function for it (sum, max), override this: it is many times faster.
+        Group commit joins txids by it, and so do tables that store partials. The default applies
+        `combine` to one after the other, in the order of txids. If SQL has an aggregate function
+        for it (sum, max), override this: it is many times faster.
 
         Args:
             txid: the txid of each partial.
@@ -78,11 +78,11 @@ class Aggregate(ABC):
         """The partial of no rows at all: a global aggregate's value for an empty batch."""
 
     def initial(self, partial: Column) -> Column:
-        """The stored value of a key that has none yet."""
+        """The stored value of a new key."""
         return partial
 
     def result(self, stored: Column) -> Column:
-        """The value that readers see: a sketch's estimate, an average's quotient."""
+        """The value for readers: a sketch's estimate, an average's quotient."""
         return stored
 
 
@@ -95,12 +95,12 @@ def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[
     exact = {field.name: field.dataType for field in rows.schema}
     lower = {name.lower(): kind for name, kind in exact.items()}
     named = {name for aggregate in aggregates.values() for name in aggregate.columns}
-    # By the names that the aggregates use. Names that only Spark can resolve are left out.
-    found = {name: exact.get(name, lower.get(name.lower())) for name in named}
-    kinds = {name: kind for name, kind in found.items() if kind is not None}
+    # The aggregates' own names are the keys. Names that only Spark can resolve are left out.
+    kind_by_name = {name: exact.get(name, lower.get(name.lower())) for name in named}
+    kinds = {name: kind for name, kind in kind_by_name.items() if kind is not None}
     return {
         name: aggregate.partial_of(kinds)
-        if _speaks_for(aggregate, "partial_of", "partial")
+        if _prefers(aggregate, "partial_of", "partial")
         else aggregate.partial()
         for name, aggregate in aggregates.items()
     }
@@ -108,7 +108,7 @@ def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[
 
 def combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
     """`combine_as`, or `combine` if a subclass overrides that; cast to `kind`."""
-    if _speaks_for(aggregate, "combine_as", "combine"):
+    if _prefers(aggregate, "combine_as", "combine"):
         return aggregate.combine_as(stored, partial, kind).cast(kind)
     return aggregate.combine(stored, partial).cast(kind)
 
@@ -117,12 +117,12 @@ def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) 
     """`merge`, or repeated `combine` if a subclass overrides that; cast to `kind`."""
     # If stored values are not partials, `combine` cannot combine two partials.
     stores_other = type(aggregate).initial is not Aggregate.initial
-    if stores_other or _speaks_for(aggregate, "merge", "combine"):
+    if stores_other or _prefers(aggregate, "merge", "combine"):
         return aggregate.merge(partial, txid, kind).cast(kind)
     return Aggregate.merge(aggregate, partial, txid, kind).cast(kind)
 
 
-def _speaks_for(aggregate: Aggregate, special: str, plain: str) -> bool:
+def _prefers(aggregate: Aggregate, special: str, plain: str) -> bool:
     """Return whether `special` is at least as new as `plain`, whose override it would hide."""
     line = type(aggregate).__mro__
     special_at, plain_at = (

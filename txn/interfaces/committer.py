@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Committer", "KeysReader", "Semantics", "State", "StoredRows"]
 
 KeysReader = Callable[["DataFrame", bool], "DataFrame | None"]
-"""Called with a DataFrame of a state's key columns, each key once, and whether any of them has a
-NULL. Returns the rows with these keys (NULL equals NULL), or None if it does not compare columns of
-these names and types."""
+"""A function of a DataFrame of a state's key columns, with each key once, and of a bool: True if a
+key has a NULL. Returns the rows with these keys (NULL equals NULL), or None if it does not compare
+columns of these names and types."""
 
 
 class Semantics(str, Enum):
-    """How a state table handles replays. Source: `org.apache.storm.trident.state.State`.
+    """The handling of replays by a state table. Source: `org.apache.storm.trident.state.State`.
 
     TRANSACTIONAL tables skip a replay (it is identical), OPAQUE tables revert it to the previous
     value first (it may differ), NON_TRANSACTIONAL tables apply it again (at least once).
@@ -50,9 +50,9 @@ class StoredRows:
 
     rows: DataFrame
     missing: Callable[[], str | None] = lambda: None
-    """Called after the job failed: a file that is gone from storage, or None if none is."""
+    """Called after the job failed; returns a file that is missing from storage, or None."""
     of_keys: KeysReader | None = None
-    """Reads those of `rows` that have some keys; None: reading all of them costs no more."""
+    """Reads the part of `rows` that has some keys; None: reading all of them costs no more."""
 
 
 class Committer(ABC):
@@ -65,32 +65,32 @@ class Committer(ABC):
     """
 
     name: str
-    """Where the table lies, as the user wrote it; unique within a topology."""
+    """The table's path, as the user wrote it; unique within a topology."""
     semantics: Semantics
     storage_options: Mapping[str, str] = MappingProxyType({})
-    """Credentials and endpoints for all that reads or writes the table."""
+    """Credentials and endpoints for everything that reads or writes the table."""
 
     prepare_reads: bool = True
-    """Whether `prepare` runs Spark jobs or asks storage; such tables are prepared side by side."""
+    """True if `prepare` runs Spark jobs or asks storage; such tables are prepared side by side."""
 
     publish_waits: bool = True
-    """Whether `publish` waits for something that is not this machine: such tables are published
-    side by side, each on a thread of its own; of the others a few are at once."""
+    """True if `publish` waits for another machine: such tables are published side by side, each on
+    a thread of its own; of the others, a few at once."""
 
     lies_in_folder: bool = False
-    """Whether `name` is a folder in which executors write files that this process reads. If
-    executors run elsewhere, they must share that folder."""
+    """True if `name` is a folder in which executors write files that this process reads. Executors
+    on other machines must share that folder."""
 
     def physical_id(self) -> str | None:
-        """An id of the table itself, whatever its path; None if it is missing or unknown.
+        """An id of the table itself, the same for any path; None if it is missing or unknown.
 
-        Two committers of a run with the same id would be two names of one table: refused.
+        A run refuses two committers with the same id: they would be two names of one table.
         """
         return None
 
     @property
     def groups(self) -> bool:
-        """Whether one version may hold several txids (group commit); False: one version each."""
+        """True if one version may hold several txids (group commit); False: one version each."""
         return True
 
     @abstractmethod
@@ -123,19 +123,19 @@ class Committer(ABC):
     def open(
         self, spark: SparkSession, context: CommitterContext, schema: StructType | None
     ) -> None:
-        """Create the table, or check that the existing one is ours and fits. Writes no data.
+        """Create the table, or check that the existing one fits this topology. Writes no data.
 
         Args:
-            schema: schema of the DataFrames that `partials` returns; None while it is not known:
-                then an existing table is opened, and a missing one is left for the next call.
+            schema: schema of the DataFrames that `partials` returns. None while it is not known:
+                then open an existing table, and leave a missing one for the next call.
 
         Raises:
-            TableRefusedError: other columns, another topology's, or unknown Delta features.
+            TableRefusedError: other columns, another topology's table, or unknown Delta features.
         """
 
     @abstractmethod
     def fence(self) -> None:
-        """Append an empty version with our epoch, so that older leaders' appends lose.
+        """Append an empty version with this run's epoch, so that appends of older leaders fail.
 
         Raises:
             FencedError: the table already holds a newer epoch.
@@ -153,7 +153,7 @@ class Committer(ABC):
         """`stage` for several attempts, in one job if that is cheaper: one result for each.
 
         Raises:
-            Exception: assume that nothing of the group is staged; each is then staged alone.
+            Exception: nothing of the group counts as staged; each attempt is then staged alone.
         """
         return [self.stage(partials, attempt) for partials, attempt in group]
 
@@ -165,8 +165,8 @@ class Committer(ABC):
         become one version: an opaque replay reverts it as a whole, a transactional replay skips
         it txid by txid.
 
-        `publication.first_txid` is committed + 1: all rows of the table at or above it come from
-        an attempt that never finished.
+        `publication.first_txid` is committed + 1: all rows of the table from there on come from an
+        attempt that never finished.
 
         Raises:
             StagedFileError: a staged file is gone or changed.
@@ -188,11 +188,11 @@ class Committer(ABC):
         """Delete the staged files of a dead attempt. Best effort; never touches published files."""
 
     def shown(self, partials: DataFrame) -> DataFrame:
-        """What readers would see if the table held these partials and nothing else."""
+        """The rows that readers would see if the table held these partials and nothing else."""
         return partials
 
     def changes_schema(self, partials: StructType) -> StructType:
-        """Columns of `changes`, given those of the partials; TopologyError if there are none."""
+        """Columns of `changes`, given those of the partials; TopologyError if it has no changes."""
         raise TopologyError(
             f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
         )
@@ -228,20 +228,20 @@ class Committer(ABC):
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None:
         """Keys and values as of `txid`, the newest committed one, for a query; on any thread.
 
-        They include nothing of a later txid, whatever the table holds already. They are read from
-        the newest files that have them, because VACUUM deletes others. If a later txid is
-        committed meanwhile, the method is called again.
+        They exclude later txids, even if the table holds some already. They are read from the
+        newest files that have them, because VACUUM deletes others. If a later txid is committed
+        meanwhile, the method is called again.
 
         Args:
             exact: as of `txid` itself; False: an older committed txid will do.
 
         Returns:
-            None: this committer cannot answer. Then `State.snapshot` is used.
+            None if this committer cannot answer; then `State.snapshot` is used.
         """
         return None
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """The txid is durable everywhere: delete its scratch files. Best effort."""
+        """Delete the scratch files of a txid that is durable everywhere. Best effort."""
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
         """Do background work on the table, such as compaction; no commit turn waits for it.
@@ -255,14 +255,14 @@ class Committer(ABC):
 
         Returns:
             A function that makes the work visible. It is called between two commit turns, on their
-            thread, so it must only append to the log. None: there is nothing to do.
+            thread, so it must only append to the log. None if no work is due.
         """
         return None
 
     def keep(self, name: str, content: bytes) -> bool:
-        """Store a spout's bytes beside the table for good; False: it cannot, or not yet.
+        """Store a spout's bytes beside the table for good; return False if it cannot, or not yet.
 
-        Does nothing if they are stored already. They are durable when this returns, they are not
+        Does nothing if they are stored already. They are durable when this returns. They are not
         part of the table, and none of its clean-ups deletes them.
 
         Raises:
@@ -271,7 +271,7 @@ class Committer(ABC):
         return False
 
     def kept(self, name: str) -> bytes | None:
-        """The bytes that `keep` stored under a name; None if there are none.
+        """The bytes that `keep` stored under a name, or None.
 
         Raises:
             OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -281,19 +281,19 @@ class Committer(ABC):
     def settle(self, txid: int) -> None:
         """Mark `txid` in the table as final; nothing follows it for now.
 
-        Called when the run is idle or ends, so that readers of the table's log know that this
-        txid will not be replayed. A crash may skip this call.
+        Called when the run is idle or ends, so that readers of the table's log see that this txid
+        will not be replayed. A crash may skip this call.
         """
 
     def close(self) -> None:
-        """The run ended."""
+        """Release resources at the end of the run."""
 
 
 class State(ABC):
     """The argument of `persistent_aggregate`: a place that can hold running values by key."""
 
     path: str
-    """Its path; equal to the `name` of the committers that it binds."""
+    """The path of its table; equal to the `name` of the committers that it binds."""
 
     @abstractmethod
     def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:

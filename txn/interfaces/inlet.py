@@ -1,4 +1,4 @@
-"""A source that takes further files of records: where corrected rows go in again."""
+"""The contract of a source that takes more files of records, such as corrected rows."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ __all__ = ["Inlet"]
 
 
 class Inlet(ABC):
-    """Where a source takes a further file of records and reads it once: `txn rows replay` uses it.
+    """The entry of a source for one more file, which it reads once; for `txn rows replay`.
 
-    No method needs Spark, and each may raise UserError with the way out.
+    No method needs Spark. Each may raise UserError with the way out.
     """
 
     @abstractmethod
     def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """A file with these records, as the source has them.
+        """A file with these records, in the source's format.
 
         Args:
-            raw: records as they stood in the source, as the method `raw` returns them.
+            raw: records in their own text, as the method `raw` returns them.
             rows: records as JSON objects, with the source's columns in their order.
             position: the stream's newest committed metadata, as JSON.
         """
 
     def raw(self, text: str, position: str | None) -> str:
-        """A record that does not parse as `content` takes it: its own text, if not said otherwise.
+        """A record that does not parse, in the form for `content`; by default its own text.
 
         Args:
-            position: where it stood in the source, as the table of bad rows has it.
+            position: its position in the source, from the table of bad rows.
         """
         return text
 
     @abstractmethod
     def check(self, content: bytes, position: Any) -> None:
-        """Refuse a file that would fail its whole batch. `position` as for `content`."""
+        """Refuse a file that would fail its whole batch. `position` is that of `content`."""
 
     @abstractmethod
     def name(self, stem: str) -> str:
@@ -43,15 +43,15 @@ class Inlet(ABC):
 
     @abstractmethod
     def takes(self, place: str) -> bool:
-        """Whether this source would read a file at `place`, as another inlet's `place` has it."""
+        """Return whether this source would read a file at `place`, a path from another inlet."""
 
     @abstractmethod
     def place(self, name: str) -> str:
-        """Where the file of that name lies, for people: an absolute path."""
+        """The absolute path of the file with that name, for users."""
 
     @abstractmethod
     def names(self, start: str) -> list[str]:
-        """Those of the source's files whose last part begins with `start`."""
+        """The source's files whose last part begins with `start`."""
 
     @abstractmethod
     def stage(self, name: str, content: bytes) -> None:
@@ -59,11 +59,11 @@ class Inlet(ABC):
 
     @abstractmethod
     def staged(self, name: str) -> str:
-        """Where the content waits, and nobody reads it, until it is put: an absolute path."""
+        """The absolute path of staged content, which the source does not read until `put`."""
 
     @abstractmethod
     def put(self, name: str, sha256: str) -> None:
-        """Let the staged content appear under its name, whole and durable. Twice is once.
+        """Move the staged content to its name, whole and durable. A repeated call changes nothing.
 
         Raises:
             UserError: another file has the name.

@@ -67,19 +67,19 @@ Unasked = Mapping[str, Mapping[str, Sequence[str]]]
 """Stream -> rule that has set rows aside -> tables that took them without asking the rule."""
 
 
-def merged_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
-    """The violations of one txid as several tables have them: some may know of fewer rules."""
+def merged_violations(parts: Iterable[Violations]) -> dict[str, dict[str, int]]:
+    """Join the violations of one txid from several tables, some of which may have fewer rules."""
     whole: dict[str, dict[str, int]] = {}
-    for violations in each:
+    for violations in parts:
         for stream, rules in violations.items():
             whole.setdefault(stream, {}).update(rules)
     return whole
 
 
-def summed_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
-    """The violations of several txids together."""
+def summed_violations(parts: Iterable[Violations]) -> dict[str, dict[str, int]]:
+    """Add the violations of several txids."""
     whole: dict[str, dict[str, int]] = {}
-    for violations in each:
+    for violations in parts:
         for stream, rules in violations.items():
             total = whole.setdefault(stream, {})
             for rule, rows in rules.items():
@@ -110,20 +110,20 @@ class Staged:
     attempt: TransactionAttempt
     files: tuple[StagedFile, ...]
     digest: str = ""
-    """Fingerprint of the rows, independent of their order and files; "" if it is not cheap."""
+    """Fingerprint of the rows, independent of their order and files; "" if too expensive."""
     members: tuple[Staged, ...] = ()
-    """For a group of txids that become one version: the `Staged` of each, in txid order; then
-    `attempt` is that of the last txid, and `files` are those of all. Empty for one txid."""
+    """For a group of txids that become one version: the `Staged` of each, in txid order. Then
+    `attempt` is that of the last txid, and `files` has those of all. Empty for one txid."""
     violations: Violations = field(default_factory=dict)
-    """The rows that broke a rule in the attempt, whatever tables they would have gone to."""
+    """The rows that broke a rule in the attempt, on the way to any table."""
     unasked: Unasked = field(default_factory=dict)
-    """In the table of bad rows: which tables took the rows all the same."""
+    """In the table of bad rows: the tables that took the rows nevertheless."""
     forms: Forms = field(default_factory=dict)
-    """In the table of bad rows: what the rows are."""
+    """In the table of bad rows: the form of the rows."""
 
     @classmethod
     def together(cls, members: Sequence[Staged]) -> Staged:
-        """Join what consecutive txids staged for one table; a single one stays as it is."""
+        """Join the files of consecutive txids for one table; a single `Staged` stays as it is."""
         if len(members) == 1:
             return members[0]
         files = tuple(file for member in members for file in member.files)
@@ -136,36 +136,36 @@ class Staged:
 
 
 class PartitionPositions(BaseModel):
-    """Metadata of a `PartitionedSpout`: what to read now, and the position of each partition."""
+    """Metadata of a `PartitionedSpout`: positions to read now, and the newest of each partition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     read: dict[str, Any] = Field(default_factory=dict)
     """Partition -> position to read in this txid."""
     latest: dict[str, Any] = Field(default_factory=dict)
-    """Partition -> newest position of this or an earlier txid; kept while it is idle."""
+    """Partition -> newest position of this or an earlier txid, also while it is idle."""
 
-    # Positions are in every record of a batch, several times. So the JSON of `latest` leaves out
-    # what `read` has: that halves it if thousands of partitions are all being read.
+    # Every record of a batch has the positions several times. So the JSON of `latest` leaves out
+    # those in `read`, which halves it if thousands of partitions are all being read.
     @model_serializer(mode="plain")
-    def _dumped(self) -> dict[str, Any]:
+    def _dump(self) -> dict[str, Any]:
         read = self.read
         rest = {p: at for p, at in self.latest.items() if p not in read or read[p] != at}
         return {"read": read, "latest": rest}
 
     @model_validator(mode="before")
     @classmethod
-    def _completed(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        read, latest = given.get("read"), given.get("latest", {})
+    def _complete_latest(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        read, latest = data.get("read"), data.get("latest", {})
         if not isinstance(read, dict) or not isinstance(latest, dict):
-            return given
-        return {**given, "latest": {**read, **latest}}
+            return data
+        return {**data, "latest": {**read, **latest}}
 
 
 class _Counted(BaseModel):
-    """A record with violations. Its JSON names them only where there are rules."""
+    """A record with violations. Its JSON leaves them out if no rule exists."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -173,23 +173,23 @@ class _Counted(BaseModel):
     """stream -> rule -> rows of this txid that broke it; a rule that saw no row is left out."""
 
     unasked: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
-    """stream -> rule that has set rows of this txid aside -> tables that took them all the same,
-    because the rule did not stand before them. Only in the table of bad rows; a rule that is left
-    out set nothing aside, or an earlier release wrote this."""
+    """stream -> rule that has set rows of this txid aside -> tables that took them nevertheless,
+    because the rule is not on their path. Only in the table of bad rows; a rule that is left out
+    set nothing aside, or an earlier release wrote this."""
 
     forms: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """stream -> rule that has set rows of this txid aside -> "raw", "own" or "foreign": what they
-    are (`Expectation.form`). As `unasked`, only in the table of bad rows."""
+    """stream -> rule that has set rows of this txid aside -> their form, "raw", "own" or "foreign"
+    (`Expectation.form`). Like `unasked`, only in the table of bad rows."""
 
-    # Plain: what wraps another serializer copies thousands of positions first.
+    # Plain mode, because a wrapping serializer copies thousands of positions first.
     @model_serializer(mode="plain")
-    def _without_nothing(self) -> dict[str, Any]:
+    def _dump_without_empty(self) -> dict[str, Any]:
         optional = ("violations", "unasked", "forms")
         return {name: value for name, value in self if value or name not in optional}
 
 
 class Member(_Counted):
-    """One txid of a group: what its own publication would have recorded."""
+    """One txid of a group, with the fields of a publication of its own."""
 
     txid: int
     attempt_id: int
@@ -216,7 +216,7 @@ class Publication(_Counted):
     spouts: dict[str, Any] = Field(default_factory=dict)
     """stream -> its newest metadata as of `last_txid` (JSON of the spout's pydantic model)."""
     read: dict[str, Any] = Field(default_factory=dict)
-    """stream -> the metadata that this txid itself read; None for a stream that was idle."""
+    """stream -> the metadata that this txid itself read; None for an idle stream."""
     rows: int = 0
     """Rows staged for this table by the processing phase."""
     digest: str = ""
@@ -227,7 +227,7 @@ class Publication(_Counted):
     """The error that caused the txid to be published empty; None for an ordinary one. A group never
     contains such a txid, nor its replay."""
     replay_of: int | None = None
-    """The quarantined txid whose records it has; 0: a replay of an unknown txid."""
+    """The quarantined txid that it replays; 0: a replay of an unknown txid."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
     the last txid, `rows` are those of all, and `digest`, `violations`, `unasked` and `forms`
@@ -235,23 +235,23 @@ class Publication(_Counted):
 
     @model_validator(mode="before")
     @classmethod
-    def _exactly(cls, given: Any) -> Any:
+    def _read_exact(cls, data: Any) -> Any:
         """Read what an earlier release wrote.
 
         Its logs were written by delta-rs, which changes the last digit of one fraction in eight and
-        has no integers beyond 64 bits. So they have the positions as a text, too, called `exact`.
+        has no integers beyond 64 bits. So they also have the positions as a text, `exact`.
         """
-        if not isinstance(given, dict) or "exact" not in given:
-            return given
-        text = given["exact"]
+        if not isinstance(data, dict) or "exact" not in data:
+            return data
+        text = data["exact"]
         positions = json.loads(text) if isinstance(text, str) else None
         if not isinstance(positions, dict) or positions.keys() != set(_POSITIONS):
             raise ValueError("exact is not the text of its positions")
-        return {**{key: given[key] for key in given if key != "exact"}, **positions}
+        return {**{key: data[key] for key in data if key != "exact"}, **positions}
 
     @model_validator(mode="after")
-    def _consistent(self) -> Publication:
-        """Check that the txids are those of a run, without counting up to a forged number."""
+    def _check_txids(self) -> Publication:
+        """Check that the txids are possible in a run, without counting up to a forged number."""
         own = [member.txid for member in self.members] or [self.last_txid]
         if self.first_txid < 1 or self.epoch < 0:
             raise ValueError("its txids or its epoch are invalid")
@@ -281,13 +281,13 @@ class Publication(_Counted):
     def lost(cls, topology: str, txid: int) -> Publication:
         """A stand-in if the commit file of `txid`, the newest one, was cleaned out of the log.
 
-        It is enough to go on after `txid` if the coordinator has that as committed, and only then.
+        It is enough to go on after `txid` only if the coordinator has that txid as committed.
         """
         return cls(topology=topology, epoch=0, first_txid=txid, last_txid=txid, attempt_id=0)
 
     @property
     def is_lost(self) -> bool:
-        """Whether only the txid is known."""
+        """True if only the txid is known."""
         return self.epoch == 0
 
 
@@ -318,28 +318,28 @@ class Published:
     prepared: Prepared | None = None
     """The `Prepared` that was published, if an OPTIMIZE made another one necessary."""
     table_files: int | None = None
-    """Files of the whole table as of now; None: not known. Only shown."""
+    """Files of the whole table now; None: not known. For display only."""
     table_bytes: int | None = None
-    """Of these files."""
+    """Bytes of these files."""
 
 
 @dataclass(frozen=True)
 class CommitterContext:
-    """Who publishes; a committer gets it once per run."""
+    """The topology and leader that publish; a committer gets it once per run."""
 
     topology: str
     epoch: int
     incarnation: int = 0
     """Id of this life of the topology in its ensemble; 0: unknown, and not checked."""
     takes_over: frozenset[int] = frozenset()
-    """The incarnations that it replaced: it may lead tables that they led."""
+    """The replaced incarnations: this one may take over their tables."""
     first_txid: int = 1
-    """The first txid that a table can hold which is made in this run."""
+    """The first txid that a table made in this run can hold."""
 
 
 def processing_ms(timings_ms: Mapping[str, float]) -> float:
-    """How long the batch was processed, out of `Publication.timings_ms`.
+    """The time of a batch's processing in milliseconds, from `Publication.timings_ms`.
 
-    Without `processing`, the wait until Spark had room for it: that is no time of Spark's.
+    It leaves out `processing`, the wait until Spark had room for the batch.
     """
     return sum(timings_ms.get(station, 0.0) for station in ("staged", "processed"))

@@ -36,7 +36,7 @@ NOT_PARSED = "record that does not parse"
 """Words of an error that a spout raises in a Spark job (`raise_error`) for such a record."""
 
 UNREAD = "the file cannot be read: "
-"""How the reason of a row begins that stands for a whole file, and not for a record."""
+"""Prefix of the reason of a row that stands for a whole file, not for a record."""
 
 
 class SpoutKind(str, Enum):
@@ -53,18 +53,18 @@ class SpoutKind(str, Enum):
 
 
 class Keeper(ABC):
-    """Stores what is too large for a spout's position, so that the position only names it.
+    """Stores bytes that are too large for a spout's position, which then only names them.
 
-    They lie beside the topology's tables, unchanged for good, under the digest of their content.
-    So every process that reaches the tables has them, on any machine and without ZooKeeper.
+    They stay beside the topology's tables, unchanged for good, under the digest of their content.
+    So every process that reaches the tables can read them, on any machine and without ZooKeeper.
     """
 
     @abstractmethod
     def keep(self, content: bytes) -> str | None:
         """Store these bytes; return their name once they are durable. Equal bytes, equal name.
 
-        None: they could not be stored now, because no table exists yet or the storage does not
-        answer. The spout then keeps them in its position and tries again later.
+        Returns None if they cannot be stored now, because no table exists yet or the storage does
+        not answer. The spout then keeps them in its position and tries again later.
         """
 
     @abstractmethod
@@ -80,60 +80,59 @@ class Keeper(ABC):
 
 @dataclass(frozen=True)
 class Unparsed:
-    """How a spout marks records that do not parse, and what becomes of them.
+    """The marks of a spout for records that do not parse, and their treatment.
 
-    The DataFrames of `emit_batch` then have every such record, with two columns that no stream
-    shows.
+    The DataFrames of `emit_batch` then have every such record, with two columns that streams hide.
     """
 
     on_violation: Literal["drop", "set_aside"]
-    """As for a rule of `Stream.expect`: they are counted, and dropped or set aside."""
+    """The same as for a rule of `Stream.expect`: they are counted, and dropped or set aside."""
     text: str
-    """Name of the column with the record as it stands in the source; NULL if it parses."""
+    """Name of the column with the record's text in the source; NULL if it parses."""
     position: str
-    """Name of the column with the place of every record, such as its file."""
+    """Name of the column with the position of every record, such as its file."""
     form: str
-    """What the records should be, such as "csv"."""
+    """The format that the records should have, such as "csv"."""
     beside: int = 0
-    """How many of the stream's last columns are not read from the record's text."""
+    """Number of the stream's last columns that are not read from the record's text."""
     reason: str | None = None
-    """Name of a third such column, with what is wrong with a record; None: the engine looks for
-    columns without a value."""
+    """Name of a third such column, with the problem of a record; None: the engine names the columns
+    without a value."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that no stream shows."""
+        """The columns that streams hide."""
         return (self.text, self.position, *([self.reason] if self.reason else []))
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How much of a source is left to do, or a part of that. None: the spout does not know it.
+    """The amount of a source that is left to do, or a part of it. None: the spout does not know it.
 
-    A spout says what it has beyond the newest plan. What a run tells (`RunStatus.lags`) is all that
-    is not committed: with what the txids in flight have planned.
+    A spout reports the records beyond the newest plan. A run reports everything that is not
+    committed (`RunStatus.lags`): these and the plans of the txids in flight.
     """
 
     records: int | None = None
     bytes: int | None = None
-    """As they lie in the source."""
+    """Bytes in the source's own form."""
     files: int | None = None
     versions: int | None = None
     """Versions of a table."""
     seconds: float | None = None
-    """For how long the next batch has been due."""
+    """Seconds for which the next batch has been due."""
     partitions: Mapping[str, int] | None = None
     """Partition -> its records of `records`."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Unit ("records", "bytes", ...) -> how many of the whole source; what is known."""
-        known = {unit: n for unit, n in vars(self).items() if unit != "partitions"}
-        return {unit: n for unit, n in known.items() if n is not None}
+        """Unit ("records", "bytes", ...) -> amount of the whole source; only known amounts."""
+        amounts = {unit: n for unit, n in vars(self).items() if unit != "partitions"}
+        return {unit: n for unit, n in amounts.items() if n is not None}
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is known that there is nothing."""
+        """True if the source certainly has nothing left."""
         return bool(self.numbers) and not any(self.numbers.values())
 
 
@@ -153,13 +152,13 @@ class Spout(ABC, Generic[M]):
     packages: tuple[str, ...] = ()
     """Maven packages that reading needs in the Spark session (`delta_session(packages=)`)."""
     unparsed: Unparsed | None = None
-    """Whether its DataFrames have records that do not parse; None: such a record is an error."""
+    """Marks of the records that do not parse; None: such a record is an error."""
     begins_alike: bool = False
-    """Whether a first batch that is planned anew misses no record of the one planned before: the
+    """True if a first batch that is planned anew misses no record of the one planned before: the
     source keeps all its records, and always begins with the same ones."""
 
     def inlet(self) -> Inlet | None:
-        """Where corrected records go in again; None: the source takes no file of them."""
+        """The entry for corrected records; None: the source takes no file of them."""
         return None
 
     def keep_with(self, keeper: Keeper) -> None:
@@ -179,7 +178,7 @@ class Spout(ABC, Generic[M]):
             The schema of the DataFrames of `emit_batch`, so that columns can be checked before
             anything runs. None if it is not known yet: then columns are checked with the first
             batch's DataFrame, before any job, and until then a batch of another stream that is
-            joined with this one may have to wait. Columns once known are kept for later runs.
+            joined with this one may have to wait. Known columns are stored for later runs.
         """
         return None
 
@@ -187,7 +186,7 @@ class Spout(ABC, Generic[M]):
         """The schema of the DataFrames of `emit_batch`, if it has become known since `open`.
 
         Called while nothing was emitted yet and another stream's batch waits for these columns; on
-        any thread, again and again. None: still not known.
+        any thread, again and again. Returns None if it is still unknown.
 
         Raises:
             SourceUnavailableError: the source is away for now.
@@ -196,7 +195,7 @@ class Spout(ABC, Generic[M]):
 
     @abstractmethod
     def initialize_transaction(self, attempt: TransactionAttempt, previous: M | None) -> M | None:
-        """Decide which records the batch of this txid has; describe them, do not read them.
+        """Choose the records of this txid's batch; describe them, do not read them.
 
         Who and how often: the coordinator; once per txid for a transactional spout, once per
         attempt for an opaque or non-transactional one. Already durable: everything up to
@@ -233,15 +232,15 @@ class Spout(ABC, Generic[M]):
         """
 
     def readable(self, attempt: TransactionAttempt, metadata: M) -> M:
-        """What can still be read of a quarantined txid that `attempt` would replay.
+        """The part of a quarantined txid that can still be read, before `attempt` replays it.
 
         Who and how often: the coordinator, on the thread of `initialize_transaction`, before the
-        replay is durable. Look, and read no record. What it raises refuses the replay: the txid
+        replay is durable. Check without reading a record. An error refuses the replay: the txid
         stays quarantined, with the error. Without this method, a replay that cannot be read fails
         its attempts first.
 
         Returns:
-            `metadata`; of a spout that is not transactional, what is left of it.
+            `metadata`; for a spout that is not transactional, the part of it that is left.
 
         Raises:
             SourceChangedError: its records are gone.
@@ -258,90 +257,90 @@ class Spout(ABC, Generic[M]):
         return self.planned_parts(metadata)
 
     def check_read(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """Jobs have read the records of `metadata`: check that they were what was planned.
+        """Check, after jobs have read the records of `metadata`, that they were the planned ones.
 
         For a source that may change between `emit_batch` and the reading, which is lazy. Who and
         how often: once per attempt on the thread that has staged its rows, or on several threads
         for attempts that were staged together; again in the commit turn, if tables are staged
-        there that read the stream. Nothing of the attempt is published yet, and whatever happens
-        to the source from now on changes nothing.
+        there that read the stream. Nothing of the attempt is published yet, and later changes of
+        the source no longer matter.
 
         Raises:
             FailedException: something else may have been read; the batch is replayed.
         """
 
     def read_failed(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """A Spark job that reads `metadata` has failed: look whether the source is why.
+        """Find out whether the source made a Spark job fail that reads `metadata`.
 
-        Who and how often: the processing phase, once for an attempt that failed in Spark without
-        anything being away or lost. Nothing of the attempt is published.
+        Who and how often: the processing phase, once for an attempt that failed in Spark while
+        nothing was away or lost. Nothing of the attempt is published.
 
         Raises:
             FailedException: the next attempt reads it in another way.
-            BatchError: what cannot be read, and the way out; takes the place of Spark's error.
+            BatchError: the part that cannot be read, and the way out; replaces Spark's error.
         """
 
     def planned_rows(self, metadata: M) -> int | None:
-        """How many rows `metadata` stands for; None: not known. Reports show it.
+        """The number of rows in the batch of `metadata`; None: not known. Reports show it.
 
-        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on several
-        threads while batches wait for it, so answer from `metadata` alone. What it raises is
-        logged once, and the number is not known; so it is if a report's takes more than a second.
+        `verify="rows"` compares it with the rows that Spark reads, so it is exact or None. Called
+        on several threads while batches wait for it, so answer from `metadata` alone. An error is
+        logged once and means None; so does an answer for a report that takes more than a second.
         """
         return None
 
     def planned_bytes(self, metadata: M) -> int | None:
-        """How many bytes `metadata` stands for, as they lie in the source; None: not known.
+        """The number of bytes that the batch of `metadata` has in the source; None: not known.
 
-        Reports show it. As for `planned_rows`: answer from `metadata` alone.
+        Reports show it. As for `planned_rows`, answer from `metadata` alone.
         """
         return None
 
     def lag(self, newest: M | None) -> Lag | None:
-        """How much the source has beyond `newest`, as it was seen when that was planned.
+        """The amount that the source had beyond `newest` when that was planned.
 
         Who and how often: a thread for it, after each answer of `initialize_transaction` for a new
-        txid. Planning waits for it, but no longer than a second, so answer from what that call has
-        looked at. The live view shows it; and while all sources lag by zeros, the next txid is
-        planned when no batch is being processed, with all that will have come by then. What it
-        raises is logged once. Who is late is logged once, and asked again a minute later at the
-        earliest.
+        txid. Planning waits for it, but no longer than a second, so answer from the facts that this
+        call has collected. The live view shows it; and while all sources lag by zeros, the next
+        txid is planned when no batch is being processed, with all records that have come by then.
+        An error is logged once. A late answer is logged once, and the spout is asked again a minute
+        later at the earliest.
 
         Args:
             newest: the newest metadata of any txid, or None.
 
         Returns:
-            None: not known. A source that has nothing to read lags by zeros.
+            None if it is not known. A source with nothing to read lags by zeros.
         """
         return None
 
     def planned_lag(self, metadata: M) -> Lag:
-        """How much of `lag` the batch of `metadata` took, in the units of `lag`.
+        """The amount that the batch of `metadata` took from `lag`, in the units of `lag`.
 
-        What people see as lag is `lag`, and this of each txid that is not committed. As for
-        `planned_rows`: answer from `metadata` alone.
+        Users see as lag the sum of `lag` and this amount of each txid that is not committed. As for
+        `planned_rows`, answer from `metadata` alone.
         """
         return Lag(self.planned_rows(metadata), self.planned_bytes(metadata))
 
     def locations(self) -> Sequence[str]:
         """The places that it reads, as URIs or local paths without a secret; for lineage.
 
-        A topic is `kafka://HOST:PORT/TOPIC`. Empty: it has none to name. Called once per run, at
-        its begin, and waited for a second at most. What it raises is logged.
+        A topic is `kafka://HOST:PORT/TOPIC`. Empty if it has none to name. Called once per run, at
+        its begin; the run waits a second at most. An error is logged.
         """
         return ()
 
     def notices(self) -> Sequence[str]:
-        """What a user should know of the source now, such as that there is nothing to read.
+        """Messages for the user about the source now, such as that it has nothing to read.
 
-        One line each, naming the source and the way out; empty: nothing. `txn status` shows the
-        newest ones. Who, how often and with what patience: as for `lag`. Each change of them is one
-        write to ZooKeeper, so leave out what is another at each look.
+        One line each, naming the source and the way out; empty if no message is due. `txn status`
+        shows the newest ones. Who, how often and how long: as for `lag`. Each change of them is one
+        write to ZooKeeper, so leave out details that change each time.
         """
         return ()
 
     def set_batch_target(self, share: float) -> None:
-        """How large the next new batches should be, within the user's caps. May be ignored.
+        """Set the size of the next new batches, within the user's caps. May be ignored.
 
         Called by the planner's thread before `initialize_transaction` of a new txid.
 
@@ -351,7 +350,7 @@ class Spout(ABC, Generic[M]):
         """
 
     def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """The commit turn of this attempt begins; nothing of it is published yet.
+        """Take note that the commit turn of this attempt begins; nothing of it is published yet.
 
         Who and how often: the commit turn, strictly in txid order, once per turn of the attempt,
         alone or in a group. An attempt whose group failed gets another turn.
@@ -362,10 +361,10 @@ class Spout(ABC, Generic[M]):
         """
 
     def success(self, txid: int) -> None:
-        """The txid is durable everywhere. A crash may skip this call; it never comes early."""
+        """Note that the txid is durable everywhere. Never early; a crash may skip this call."""
 
     def close(self) -> None:
-        """The run ended. A crash may skip this call."""
+        """Release resources at the end of the run. A crash may skip this call."""
 
 
 class PartitionedSpout(Spout[PartitionPositions]):
@@ -373,20 +372,20 @@ class PartitionedSpout(Spout[PartitionPositions]):
 
     Source: `IPartitionedTridentSpout` and `IOpaquePartitionedTridentSpout`; unlike Storm, all
     positions of a txid are decided by the coordinator and durable before anything is read.
-    A position is JSON: what `plan_partition` returns is what `emit_partitions` gets.
+    A position is JSON; `emit_partitions` gets the one that `plan_partition` returned.
     """
 
     metadata_type = PartitionPositions
 
     @abstractmethod
     def get_partitions(self) -> list[str]:
-        """The partitions that exist now. Asked at every planning; names are durable."""
+        """The partitions that exist now. Called at every planning; names are durable."""
 
     @abstractmethod
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> Any | None:
-        """The next position of one partition; None if there is nothing to read: the last one stays.
+        """The next position of one partition. None: nothing to read, and the last one stays.
 
         Args:
             previous: the partition's latest position of an earlier txid, None if it had none.
@@ -424,7 +423,7 @@ class PartitionedSpout(Spout[PartitionPositions]):
 
 
 def undeclared(spout: Spout[Any]) -> str | None:
-    """What the class of a spout does not say of it; None: it has a `kind` and a `metadata_type`."""
+    """Name what the class of a spout lacks, `kind` or `metadata_type`; None if it has both."""
     kind, model = getattr(spout, "kind", None), getattr(spout, "metadata_type", None)
     if not isinstance(kind, SpoutKind):
         wrong = f"kind must be a SpoutKind, which decides the guarantee, and is {kind!r}"

@@ -2,14 +2,14 @@
 
 | | |
 |---|---|
-| `SpoutContract`, `judge` | does a spout keep what its kind promises? |
-| `CommitterContract` | does a committer keep what its semantics promises? |
+| `SpoutContract`, `judge` | does a spout keep the promise of its kind? |
+| `CommitterContract` | does a committer keep the promise of its semantics? |
 | `MemoryProgress`, `run_in_memory` | a topology without ZooKeeper |
-| `RecordingCommitter` | a table without Delta that tells what was called |
-| `ManualClock` | time that passes when the test says so |
+| `RecordingCommitter` | a table without Delta that records its calls |
+| `ManualClock` | time that passes only when the test moves it |
 
-Spouts whose rows, replays and failures are written down in the test are in `spouts.memory`: an
-exception placed among the rows is raised when they are emitted. Importing this loads neither
+`spouts.memory` has spouts whose rows, replays and failures a test lists: an exception placed among
+the rows is raised when they are emitted. Importing this loads neither
 pyspark nor pytest; `txn.testing.fixtures` needs pytest.
 """
 

@@ -10,34 +10,34 @@ __all__ = ["ManualClock"]
 class ManualClock:
     """Seconds that pass only by `advance` or `sleep`; call the object to read it.
 
-    Goes wherever `time.time` or `time.monotonic` is an argument, and its `sleep` where
-    `time.sleep` is. Safe from several threads.
+    Pass it as an argument in place of `time.time` or `time.monotonic`, and its `sleep` in place of
+    `time.sleep`. Safe from several threads.
 
     Args:
-        start: seconds that it shows at first.
+        start: seconds at first.
     """
 
     def __init__(self, start: float = 0.0) -> None:
-        self._now = start
+        self._seconds = start
         self._lock = Lock()
 
     def __call__(self) -> float:
-        """Seconds now."""
+        """Return the present seconds."""
         with self._lock:
-            return self._now
+            return self._seconds
 
     def advance(self, seconds: float) -> float:
         """Let time pass; returns the new time.
 
         Raises:
-            ValueError: backwards.
+            ValueError: `seconds` is negative.
         """
         if seconds < 0:
             raise ValueError(f"a clock does not go back, and {seconds} s would")
         with self._lock:
-            self._now += seconds
-            return self._now
+            self._seconds += seconds
+            return self._seconds
 
     def sleep(self, seconds: float) -> None:
-        """Return at once, the given time later."""
+        """Advance by `seconds` and return at once."""
         self.advance(seconds)

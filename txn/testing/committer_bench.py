@@ -1,8 +1,8 @@
-"""A bench for one committer: plays the engine to it, and looks at the table after every step.
+"""A bench for one committer: plays the engine, and checks the table after every step.
 
-The bench takes committers through the calls of a run in the engine's order and on threads of their
-own, lets processes die between any two of them, and keeps in plain Python which rows a reader must
-see. Nothing but the storage outlives a crash.
+The bench takes committers through the calls of a run in the engine's order and on separate threads,
+lets processes die between any two of them, and models in plain Python the rows that a reader must
+see. Only the storage outlives a crash.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ TOPOLOGY = "contract"
 
 
 class CommitterTarget(Protocol):
-    """A committer under test and how its table is read. Implemented by `CommitterContract`."""
+    """A committer under test and its reader. Implemented by `CommitterContract`."""
 
     def make_committer(self, folder: Path) -> Committer:
-        """A fresh object over the same table: all that is left of a crash."""
+        """Make a fresh object over the same table, as after a crash."""
 
     def batch(self, spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
-        """The rows of a batch as the stream brings them."""
+        """Make the DataFrame of a batch, as the stream brings it."""
 
     def read(self, spark: SparkSession, committer: Committer) -> Sequence[Row]:
         """The rows that a reader of the table sees."""
@@ -64,7 +64,7 @@ class CommitterTarget(Protocol):
 
 @dataclass(frozen=True)
 class Promise:
-    """One sentence of the contract, and where to look when it is broken."""
+    """One sentence of the contract, and the place to look at when it is broken."""
 
     says: str
     look_at: str
@@ -139,7 +139,7 @@ WORKS = Promise(
 
 @dataclass
 class Leader:
-    """A process that leads, or once led."""
+    """A process that leads, or has led."""
 
     committer: Committer
     epoch: int
@@ -166,10 +166,10 @@ class CommitterBench:
     """One table, the committer object that leads now, and the rows that a reader must see.
 
     Args:
-        folder: an empty one for the table.
+        folder: an empty folder for the table.
 
     Raises:
-        ContractError: as every method does, when the committer breaks its contract.
+        ContractError: the committer breaks its contract; every method may raise it.
     """
 
     spark: SparkSession
@@ -206,7 +206,7 @@ class CommitterBench:
     # --- processes ---------------------------------------------------------------------------
 
     def start(self, *, columns_known: bool = True) -> None:
-        """A process takes the lead: attach to the table, open it, fence it, ask what it holds.
+        """Let a process lead: attach to the table, open it, fence it, ask for its last publication.
 
         Args:
             columns_known: False: nothing was ever read, so the table is not made yet.
@@ -227,19 +227,19 @@ class CommitterBench:
             self.look(SHOWN)
 
     def open_for_rows(self) -> None:
-        """The columns are known: the leader opens the table for them."""
+        """Let the leader open the table once the columns are known."""
         leader, self._there = self.leader, True
         self._call(f"open() of epoch {leader.epoch}", lambda: self._open(leader, True))
 
     def crash(self) -> None:
-        """The process dies, and another one takes the lead."""
+        """Let the process die, and another one lead."""
         self._step("the process dies")
         self.start()
 
-    def _open(self, leader: Leader, known: bool) -> None:
+    def _open(self, leader: Leader, columns_known: bool) -> None:
         partials = leader.committer.partials(self.target.batch(self.spark, ()))
         context = CommitterContext(TOPOLOGY, leader.epoch)
-        leader.committer.open(self.spark, context, partials.schema if known else None)
+        leader.committer.open(self.spark, context, partials.schema if columns_known else None)
 
     # --- a turn, step by step ----------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class CommitterBench:
             return turns[0]
         staged = Staged.together([turn.staged for turn in turns])
         rows = {txid: rows for turn in turns for txid, rows in turn.batches.items()}
-        return Turn(self.leader, rows, staged, self._made(staged, self.leader))
+        return Turn(self.leader, rows, staged, self._make_publication(staged, self.leader))
 
     def stage_apart(
         self, batches: Batches, *, together: bool = False, by: Leader | None = None
@@ -259,7 +259,7 @@ class CommitterBench:
 
         Args:
             together: with one call of `stage_together`; else side by side on threads.
-            by: an older leader that does not know yet.
+            by: an older leader that still believes it leads.
         """
         leader = by or self.leader
         committer = leader.committer
@@ -278,31 +278,36 @@ class CommitterBench:
         else:
             futures = [self._stagers.submit(committer.stage, p, a) for a, p in work.items()]
             staged = [self._call(f"stage() of {named}", future.result) for future in futures]
-        found = [str(each.attempt) for each in staged]
-        self._require(found == list(map(str, work)), WORKS, f"stage() of {named} is for {found}")
+        staged_for = [str(part.attempt) for part in staged]
+        is_right = staged_for == list(map(str, work))
+        self._require(is_right, WORKS, f"stage() of {named} is for {staged_for}")
         self.look(HIDDEN)
         return [
-            Turn(leader, {each.attempt.txid: list(rows)}, each, self._made(each, leader))
-            for each, rows in zip(staged, batches.values(), strict=True)
+            Turn(
+                leader, {part.attempt.txid: list(rows)}, part, self._make_publication(part, leader)
+            )
+            for part, rows in zip(staged, batches.values(), strict=True)
         ]
 
     def idle(self) -> Turn:
-        """The next txid, of which nothing is meant for this table: it is not even staged."""
+        """Begin the turn of a next txid that has no rows for this table and is not staged."""
         attempt = TransactionAttempt(self.committed + 1, self._attempts[self.committed + 1])
         self._attempts[attempt.txid] += 1
         staged = Staged(attempt, ())
         self._step(f"{attempt} has nothing for this table")
-        return Turn(self.leader, {attempt.txid: []}, staged, self._made(staged, self.leader))
+        return Turn(
+            self.leader, {attempt.txid: []}, staged, self._make_publication(staged, self.leader)
+        )
 
     def prepare(self, turn: Turn) -> Turn:
-        """The first half of a commit turn."""
+        """Do the first half of a commit turn."""
         self._step(f"{turn} is prepared")
         turn.prepared = self._call(f"prepare() of {turn}", lambda: self._prepare(turn))
         self.look(HIDDEN)
         return turn
 
     def publish(self, turn: Turn) -> Published:
-        """The second half: readers see it now, and a fresh object knows it."""
+        """Do the second half: readers see the txids now, and a fresh object reports them."""
         if turn.prepared is None:
             self.prepare(turn)
         replayed = any(txid >= turn.publication.first_txid for txid, _ in self.applied)
@@ -315,44 +320,46 @@ class CommitterBench:
         return published
 
     def finish(self, turn: Turn) -> None:
-        """The txids are durable everywhere: their scratch files may go."""
+        """Make the txids durable everywhere: their scratch files may be deleted."""
         self.committed = turn.staged.attempt.txid
         self._step(f"txid {self.committed} is committed")
         for one in turn.staged.members or (turn.staged,):
-            self._beside(f"committed({one.attempt})", turn.leader.committer.committed, one.attempt)
+            self._run_beside(
+                f"committed({one.attempt})", turn.leader.committer.committed, one.attempt
+            )
         self.look(HARMLESS)
 
     def commit(self, batches: Batches) -> None:
-        """All the steps of these txids, as one version."""
+        """Do all the steps of these txids, as one version."""
         turn = self.stage(batches)
         self.publish(turn)
         self.finish(turn)
 
     def discard(self, turn: Turn) -> None:
-        """The attempts died: what they staged may go."""
+        """Discard dead attempts: their staged files may be deleted."""
         self._step(f"{turn} is discarded")
         for one in turn.staged.members or (turn.staged,):
-            self._beside(f"discard({one.attempt})", turn.leader.committer.discard, one.attempt)
+            self._run_beside(f"discard({one.attempt})", turn.leader.committer.discard, one.attempt)
         self.look(HARMLESS)
 
     def settle(self) -> None:
-        """Nothing follows for now."""
+        """Mark the newest txid as final: nothing follows for now."""
         self._step(f"txid {self.committed} is settled")
         settle, txid = self.leader.committer.settle, self.committed
         self._call(f"settle({txid})", self._turns.submit(settle, txid).result)
         self.look(HARMLESS)
         self._check_remembered()
 
-    # --- what must be refused ----------------------------------------------------------------
+    # --- calls that must fail ----------------------------------------------------------------
 
     def wake_up(self, turn: Turn) -> None:
-        """An older leader goes on with its turn: FencedError, and nothing may change."""
+        """Let an older leader go on with its turn: FencedError, and nothing may change."""
         self._step(f"epoch {turn.leader.epoch} wakes up and goes on with {turn}")
         try:
             turn.prepared = turn.prepared or self._prepare(turn)
             self._publish(turn)
         except (FencedError, StagedFileError):
-            pass  # the newer leader may have deleted what the older one staged before
+            pass  # the newer leader may have deleted the older one's staged files
         except Exception as error:
             raise self.broken(
                 FENCED, f"{turn} raised {type(error).__name__} and not FencedError: {error}"
@@ -367,7 +374,7 @@ class CommitterBench:
         self._check_remembered(FENCED)
 
     def fence_late(self, leader: Leader) -> None:
-        """An older leader fences: FencedError."""
+        """Let an older leader fence: FencedError."""
         self._step(f"epoch {leader.epoch} wakes up and calls fence()")
         try:
             leader.committer.fence()
@@ -378,7 +385,7 @@ class CommitterBench:
         )
 
     def come_late(self, turn: Turn) -> None:
-        """An attempt that was given up publishes after its replay: nothing may change."""
+        """Let an attempt that was given up publish after its replay: nothing may change."""
         self._step(f"{turn} was given up, and wakes up")
         try:
             turn.prepared = turn.prepared or self._prepare(turn)
@@ -393,7 +400,7 @@ class CommitterBench:
         self._check_remembered(NEWEST)
 
     def differ(self, turn: Turn) -> None:
-        """A transactional source lied: its replay may be refused or skipped, never applied."""
+        """Replay other rows of a transactional source: refused or skipped, never applied."""
         self._step(f"{turn} is published with other rows than before")
         try:
             turn.prepared = self._prepare(turn)
@@ -405,36 +412,33 @@ class CommitterBench:
     # --- checks ------------------------------------------------------------------------------
 
     def look(self, promise: Promise) -> None:
-        """A reader sees the model's rows. Skipped before the columns are known."""
+        """Check that a reader sees the model's rows. Skipped before the columns are known."""
         if not self._there:
             return
         rows = self._call(
             "read()", lambda: self.target.read(self.spark, self.leader.committer), promise
         )
-        found = Counter(tuple(row) for row in rows)
-        wanted = Counter(tuple(row) for row in self.target.expected(self.applied))
-        if found != wanted:
-            told = [
-                f"readers {verb}: {_listed(more)}"
-                for verb, more in (("miss", wanted - found), ("see, and must not", found - wanted))
-                if more
-            ]
-            raise self.broken(promise, "\n  ".join(told))
+        seen = Counter(tuple(row) for row in rows)
+        expected = Counter(tuple(row) for row in self.target.expected(self.applied))
+        if seen != expected:
+            differences = ("miss", expected - seen), ("see, and must not", seen - expected)
+            lines = [f"readers {verb}: {_listed(more)}" for verb, more in differences if more]
+            raise self.broken(promise, "\n  ".join(lines))
 
     def check_leftovers(self) -> None:
-        """Nothing lies about that was staged and not published."""
-        found = self.target.leftovers(self.leader.committer)
-        if found is not None:
-            self._require(not found, CLEANED, f"still there: {sorted(set(found))}")
+        """Check that no file is left that was staged and not published."""
+        paths = self.target.leftovers(self.leader.committer)
+        if paths is not None:
+            self._require(not paths, CLEANED, f"still there: {sorted(set(paths))}")
 
     def _check_remembered(self, promise: Promise = REMEMBERED) -> None:
         committer = self.leader.committer
         last = self._call("last_publication()", committer.last_publication)
-        found = None if last is None else last[1]
+        publication = None if last is None else last[1]
         self._require(
-            found == self._held,
+            publication == self._held,
             promise,
-            f"last_publication() should be {_named(self._held)}, and is {_named(found)}",
+            f"last_publication() should be {_named(self._held)}, and is {_named(publication)}",
         )
 
     def _check_published(self, turn: Turn, published: Published) -> None:
@@ -473,8 +477,8 @@ class CommitterBench:
 
     # --- helpers -----------------------------------------------------------------------------
 
-    def _made(self, staged: Staged, leader: Leader) -> Publication:
-        """The publication that the engine makes of these txids for this table."""
+    def _make_publication(self, staged: Staged, leader: Leader) -> Publication:
+        """Make the engine's publication of these txids for this table."""
         members = staged.members or (staged,)
         last = staged.attempt
         return Publication(
@@ -499,7 +503,7 @@ class CommitterBench:
         )
 
     def _apply(self, turn: Turn) -> None:
-        """The model: what the table must hold after this publication."""
+        """Update the model: the rows that the table must hold after this publication."""
         new = list(turn.batches.items())
         if self.semantics is Semantics.TRANSACTIONAL:
             held = {txid for txid, _ in self.applied}
@@ -519,7 +523,7 @@ class CommitterBench:
             raise ValueError("publish comes after prepare")
         return self._turns.submit(committer.publish, prepared, own).result()
 
-    def _beside(
+    def _run_beside(
         self,
         name: str,
         call: Callable[[TransactionAttempt], None],

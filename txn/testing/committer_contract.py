@@ -1,4 +1,4 @@
-"""The contract kit for committers: tests that a table of any origin must pass.
+"""The contract kit for committers: tests that every table must pass.
 
     from txn.testing import CommitterContract
 
@@ -39,26 +39,26 @@ REPLAYS: Sequence[Rows] = (
     [("a", 6), ("dead", 9)],
     [("e", 8), ("a", 2)],
 )
-"""Rows that an opaque source may bring in place of `DEAD`: other values and other keys."""
+"""Rows that an opaque source may emit in place of `DEAD`: other values and other keys."""
 STEPS = ("staged", "prepared", "published")
-"""After each of them the process may die."""
+"""The steps after which the process may die."""
 
 
 class CommitterContract:
-    """Inherit under a name that begins with `Test`, and say how to make and how to read the table.
+    """Inherit under a name that begins with `Test`; implement how to make and read the table.
 
     The batches of the kit have the columns `k string, v bigint`. A committer whose semantics is an
     argument gets one subclass per semantics, one with several layouts one per layout.
 
     A table on a server is a fixture of the test module, with one table per folder.
 
-    Not checked: speed, other writers, and what only the storage itself can break.
+    Not checked: speed, other writers, and faults of the storage itself.
     """
 
     seeds: Sequence[int] = (1,)
-    """One random history of commits, crashes and replays each."""
+    """Seeds of random histories of commits, crashes and replays."""
 
-    # --- what a plugin author writes ---------------------------------------------------------
+    # --- implemented by the plugin's author --------------------------------------------------
 
     def make_committer(self, folder: Path) -> Committer:
         """A new object over the table in `folder`; called again after every crash."""
@@ -67,21 +67,21 @@ class CommitterContract:
     def read(self, spark: SparkSession, committer: Committer) -> Rows:
         """The rows that a reader of the table sees now, as tuples, in any order.
 
-        Read as your readers do, and not by what the object remembers: it may be a new one.
+        Read as your readers do, not from the object's memory: it may be a new one.
         """
         raise ContractError(f"{type(self).__name__} must define read(spark, committer).")
 
     def expected(self, applied: Sequence[tuple[int, Rows]]) -> Rows:
-        """The rows that `read` must return after these; override it where rows are summed up.
+        """The rows that `read` must return after these; override it if the table sums rows up.
 
         A plain computation, independent of the committer. By default the rows themselves.
         """
         return [row for _, rows in applied for row in rows]
 
     def batch(self, spark: SparkSession, rows: Rows) -> DataFrame:
-        """The rows as the stream brings them; override it for a table of other columns."""
+        """Make the DataFrame of a batch; override it for a table with other columns."""
         values = ", ".join(f"('{k}', {v}L)" for k, v in rows) or "('', 0L)"
-        frame = spark.sql(f"SELECT * FROM VALUES {values} AS rows(k, v)")  # noqa: S608 - our own rows
+        frame = spark.sql(f"SELECT * FROM VALUES {values} AS rows(k, v)")  # noqa: S608 - rows of this kit
         return frame if rows else frame.limit(0)
 
     def leftovers(self, committer: Committer) -> Sequence[str] | None:
@@ -102,7 +102,7 @@ class CommitterContract:
             raise ContractError(f"{kind}.semantics must be a Semantics: what does a replay do?")
 
     def test_a_txid_shows_when_it_is_published(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Not before, at once, and for good; a txid without rows is one like any other."""
+        """Rows show at once and for good, never before; a txid without rows counts like others."""
         with self._bench(spark, tmp_path) as bench:
             bench.start()
             bench.commit({1: FIRST})
@@ -123,7 +123,7 @@ class CommitterContract:
             bench.commit({2: FIRST})
 
     def test_a_crash_between_any_two_steps(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Wherever the process dies, the next one replays the txid, and it counts as promised."""
+        """A process dies after any step; the next one replays the txid as promised."""
         with self._bench(spark, tmp_path) as bench:
             bench.start()
             for txid, step in enumerate(STEPS, 1):
@@ -149,15 +149,15 @@ class CommitterContract:
                 bench.finish(turn)
             bench.commit({3: NEXT})
             if bench.semantics is Semantics.TRANSACTIONAL:
-                # An attempt that came to its commit turn is not discarded: the next leader is to
-                # delete what it left.
+                # An attempt that came to its commit turn is not discarded: the next leader must
+                # delete its files.
                 bench.crash()
                 bench.check_leftovers()
 
     def test_a_transactional_source_that_lies(self, spark: SparkSession, tmp_path: Path) -> None:
-        """A transactional table applies a replay with other rows by no means; others may skip this.
+        """A transactional table never applies a replay with other rows; others may skip this test.
 
-        It may refuse it with `SourceChangedError`, or keep what it has.
+        It may refuse the replay with `SourceChangedError`, or keep its rows.
         """
         with self._bench(spark, tmp_path) as bench:
             if bench.semantics is not Semantics.TRANSACTIONAL:
@@ -167,7 +167,7 @@ class CommitterContract:
             bench.differ(bench.stage({1: DEAD}))
 
     def test_a_group_is_one_version(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Consecutive txids that are published together are replayed as promised, too."""
+        """Consecutive txids that are published together are also replayed as promised."""
         with self._bench(spark, tmp_path) as bench:
             if not bench.leader.committer.groups:
                 return
@@ -179,7 +179,7 @@ class CommitterContract:
             bench.commit({3: NEXT, 4: FIRST})
 
     def test_an_older_leader_that_wakes_up(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Paused before prepare, before publish or before fence: it changes nothing any more."""
+        """A leader paused before prepare, publish or fence changes nothing any more."""
         with self._bench(spark, tmp_path) as bench:
             bench.start()
             bench.commit({1: FIRST})
@@ -195,7 +195,7 @@ class CommitterContract:
             bench.discard(restaged)
 
     def test_dead_attempts_leave_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
-        """They are cleaned up, come too late, and never take anything published with them."""
+        """Dead attempts are cleaned up or come too late, and never remove published rows."""
         with self._bench(spark, tmp_path) as bench:
             bench.start()
             given_up = bench.prepare(bench.stage({1: DEAD}))
@@ -212,7 +212,7 @@ class CommitterContract:
             bench.check_leftovers()
 
     def test_txids_are_staged_side_by_side(self, spark: SparkSession, tmp_path: Path) -> None:
-        """On several threads or with one call; later ones are staged while earlier ones wait."""
+        """Txids are staged on several threads or with one call, while earlier ones wait."""
         with self._bench(spark, tmp_path) as bench:
             bench.start()
             turns = bench.stage_apart({1: FIRST, 2: DEAD})
@@ -222,7 +222,7 @@ class CommitterContract:
                 bench.finish(turn)
 
     def test_random_histories(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Commits, groups, crashes and replays in an order that chance decides."""
+        """Commits, groups, crashes and replays come in a random order."""
         for seed in self.seeds:
             place = tmp_path / str(seed)
             place.mkdir()
@@ -251,7 +251,7 @@ class _History:
         self.most = 3 if bench.leader.committer.groups else 1
 
     def run(self) -> None:
-        """Some turns, each of which may die after any step; in the end one that does not."""
+        """Run some turns, each of which may die after any step, and then one that does not."""
         self.bench.start()
         for end in self.chance.choices((*STEPS, "committed"), k=5):
             self.turn(end)
@@ -275,7 +275,7 @@ class _History:
             bench.discard(turn)
 
     def batches(self, first: int, last: int) -> Batches:
-        """Rows of these txids: the same as ever for a transactional table, else new ones."""
+        """Rows of these txids: always the same ones for a transactional table, else new ones."""
         for txid in range(first, last + 1):
             if self.bench.semantics is not Semantics.TRANSACTIONAL or txid not in self.rows:
                 count = self.chance.randrange(4)

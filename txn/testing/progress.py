@@ -1,7 +1,7 @@
 """The coordinator's durable state without ZooKeeper: `MemoryProgress`, and a run over it.
 
-It keeps the same nodes with the same JSON as `txn.zookeeper.progress.ZooKeeperProgress`, so what
-cannot be stored there fails here as well. What it cannot show is what a network does; the project's
+It keeps the same nodes with the same JSON as `txn.zookeeper.progress.ZooKeeperProgress`, so values
+that cannot be stored there fail here as well. It cannot show the faults of a network; the project's
 own guarantees are tested on real servers.
 """
 
@@ -50,7 +50,7 @@ _LOOK_SECS = 0.1
 class MemoryNodes:
     """The nodes that outlive a leader: a ZooKeeper in a dictionary. Thread-safe.
 
-    Hand the same object to the next `MemoryProgress`, and it goes on where the last one stood.
+    Pass the same object to the next `MemoryProgress`, and it goes on where the last one stopped.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class MemoryNodes:
         self.epoch = 0
         self.leader: MemoryProgress | None = None
         self.changed = Condition()
-        """To be held by whoever reads or writes."""
+        """Held by every reader and writer."""
 
 
 class MemoryProgress(ProgressStore):
@@ -67,7 +67,7 @@ class MemoryProgress(ProgressStore):
 
     Args:
         topology: the topology's name.
-        nodes: what earlier leaders left; None: nothing.
+        nodes: the nodes of earlier leaders; None: no leader came before.
 
     Raises:
         TopologyError: the name cannot be a node's name.
@@ -94,16 +94,16 @@ class MemoryProgress(ProgressStore):
         """Take the leadership and the next epoch.
 
         Raises:
-            LeaderExistsError: another one leads, and `wait` is False.
+            LeaderExistsError: another process leads, and `wait` is False.
             ProgressUnavailableError: `close` was called meanwhile.
         """
         with self.nodes.changed:
-            if self._taken and not wait:
+            if self._is_taken and not wait:
                 raise LeaderExistsError(
                     f"Topology '{self._topology}' is led by another MemoryProgress in epoch "
                     f"{self.nodes.epoch}. Close that one first."
                 )
-            if self._taken and on_waiting is not None:
+            if self._is_taken and on_waiting is not None:
                 on_waiting(
                     LeaderIdentity(
                         host=socket.gethostname(),
@@ -113,16 +113,16 @@ class MemoryProgress(ProgressStore):
                         token="memory",  # noqa: S106 - no secret
                     )
                 )
-            while self._taken and not stopped():
+            while self._is_taken and not stopped():
                 self.nodes.changed.wait(_LOOK_SECS)
-            if self._closed or self._taken:
+            if self._closed or self._is_taken:
                 raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
             self.nodes.leader = self
             self.nodes.epoch = self._epoch = self.nodes.epoch + 1
             return self._epoch
 
     @property
-    def _taken(self) -> bool:
+    def _is_taken(self) -> bool:
         return not self._closed and self.nodes.leader not in (None, self)
 
     @property
@@ -138,11 +138,11 @@ class MemoryProgress(ProgressStore):
 
     @property
     def leading(self) -> bool:
-        """Whether the session is healthy."""
+        """True if the session is healthy."""
         return self.nodes.leader is self
 
     def assert_leading(self, seconds: float | None = None) -> None:
-        """Return if our epoch still holds; a lost session is taken up again.
+        """Return if this object's epoch still holds; renew a lost session.
 
         Raises:
             FencedError: a newer leader exists.
@@ -156,7 +156,7 @@ class MemoryProgress(ProgressStore):
             self.nodes.leader = self
 
     def lose_session(self) -> None:
-        """Be paused for so long that the session ends: the next leader need not wait."""
+        """End the session, as after a long pause: the next leader need not wait."""
         self._leave()
         if self.on_lost is not None:
             self.on_lost()
@@ -184,8 +184,8 @@ class MemoryProgress(ProgressStore):
         """
         with self.nodes.changed:
             committed = self._read(CommittedRecord, self._paths.committed) or CommittedRecord()
-            batches = self._below(BatchRecord, self._paths.batches)
-            kept = [
+            batches = self._read_below(BatchRecord, self._paths.batches)
+            records = [
                 decode(ColumnsRecord, data, path)
                 for path, data in self.nodes.data.items()
                 if path.startswith(f"{self._paths.columns}/")
@@ -194,7 +194,7 @@ class MemoryProgress(ProgressStore):
             return Progress(
                 committed=committed,
                 batches=tuple(batches[txid] for txid in sorted(batches)),
-                columns={record.stream: record.columns for record in kept},
+                columns={record.stream: record.columns for record in records},
                 quarantined_streams=frozenset().union(
                     *(record.streams for record in aside.values())
                 ),
@@ -214,63 +214,63 @@ class MemoryProgress(ProgressStore):
             return self.peek()
 
     def incarnation(self) -> IncarnationRecord:
-        """Which life of the topology these nodes are; made now if no leader has been.
+        """The life of the topology that these nodes are; made now if no leader came before.
 
         Raises:
             FencedError: a newer leader exists.
         """
         with self.nodes.changed:
             self.assert_leading()
-            found = self._read(IncarnationRecord, self._paths.incarnation)
-            if found is None:
-                found = IncarnationRecord(id=secrets.randbits(63) or 1)
-                self._write(self._paths.incarnation, found, "incarnation")
-            return found
+            record = self._read(IncarnationRecord, self._paths.incarnation)
+            if record is None:
+                record = IncarnationRecord(id=secrets.randbits(63) or 1)
+                self._write(self._paths.incarnation, record, "incarnation")
+            return record
 
     def quarantined(self) -> dict[int, QuarantineRecord]:
         """The quarantined txids."""
         with self.nodes.changed:
-            return self._below(QuarantineRecord, self._paths.quarantine)
+            return self._read_below(QuarantineRecord, self._paths.quarantine)
 
     def notices(self) -> NoticesRecord | None:
-        """What the spouts of the newest run last had for the user; None: nothing so far."""
+        """The last notices of the newest run's spouts; None: no notices so far."""
         with self.nodes.changed:
-            found = self._read(NoticesRecord, self._paths.notices)
-            return found if found and found.epoch >= self.nodes.epoch else None
+            record = self._read(NoticesRecord, self._paths.notices)
+            return record if record and record.epoch >= self.nodes.epoch else None
 
     def request_replays(self, txids: Iterable[int]) -> None:
         """Ask for the replay of quarantined txids, as `txn quarantine replay` does."""
         with self.nodes.changed:
-            known = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
-            requests = ReplayRequests(replay=sorted({*known.replay, *txids}))
+            former = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
+            requests = ReplayRequests(replay=sorted({*former.replay, *txids}))
             self._write(self._paths.quarantine, requests, "request")
 
     def request_drops(self, txids: Iterable[int]) -> None:
         """Give quarantined txids up for good, as `txn quarantine drop` does."""
         with self.nodes.changed:
-            known = self._read(DropRequests, self._paths.drops) or DropRequests()
-            requests = DropRequests(drop=sorted({*known.drop, *txids}))
+            former = self._read(DropRequests, self._paths.drops) or DropRequests()
+            requests = DropRequests(drop=sorted({*former.drop, *txids}))
             self._write(self._paths.drops, requests, "request")
 
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user wants replayed, but for those of `replaying`."""
+        """The oldest quarantined txid that a user wants replayed, except those in `replaying`."""
         with self.nodes.changed:
             requests = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
             return self._oldest(requests.replay, replaying)
 
     def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user has given up, but for those of `replaying`."""
+        """The oldest quarantined txid that a user has given up, except those in `replaying`."""
         with self.nodes.changed:
             requests = self._read(DropRequests, self._paths.drops) or DropRequests()
             return self._oldest(requests.drop, replaying)
 
     def _oldest(self, asked: Iterable[int], replaying: Collection[int]) -> QuarantineRecord | None:
-        known = self.quarantined()
-        wanted = sorted(set(known) & set(asked) - set(replaying))
-        return known[wanted[0]] if wanted else None
+        quarantined = self.quarantined()
+        due = sorted(set(quarantined) & set(asked) - set(replaying))
+        return quarantined[due[0]] if due else None
 
     def refuse_replay(self, txid: int, why: str) -> None:
-        """Withdraw the request for the replay of a quarantined txid; its record says why.
+        """Withdraw the request for the replay of a quarantined txid; its record gets the reason.
 
         Raises:
             FencedError: a newer leader exists.
@@ -279,8 +279,8 @@ class MemoryProgress(ProgressStore):
             self.assert_leading()
             record = self.quarantined()[txid].refused(why)
             self._write(self._paths.quarantined(txid), record, f"quarantine of txid {txid}")
-            known = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
-            left = ReplayRequests(replay=[each for each in known.replay if each != txid])
+            former = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
+            left = ReplayRequests(replay=[other for other in former.replay if other != txid])
             self._write(self._paths.quarantine, left, "request")
 
     # --- writing -----------------------------------------------------------------------------
@@ -321,8 +321,8 @@ class MemoryProgress(ProgressStore):
 
         Args:
             record: everything up to its txid is in every table.
-            quarantine: kept with it, when the txid was committed empty.
-            replay_of: the quarantined txid that this one has replayed: its record goes.
+            quarantine: the record to store with it if the txid was committed empty.
+            replay_of: the quarantined txid that this one has replayed; its record is deleted.
 
         Raises:
             FencedError, BatchError, ValueError: as `persist_start`.
@@ -335,7 +335,7 @@ class MemoryProgress(ProgressStore):
             if replay_of is not None:
                 self.nodes.data.pop(self._paths.quarantined(replay_of), None)
             self._write(self._paths.committed, record, f"COMMITTED {record.txid}")
-            for txid in self._below(BatchRecord, self._paths.batches):
+            for txid in self._read_below(BatchRecord, self._paths.batches):
                 if txid <= record.txid:
                     del self.nodes.data[self._paths.batch(txid)]
 
@@ -351,7 +351,7 @@ class MemoryProgress(ProgressStore):
             self._write(path, record, f"columns of stream '{record.stream}'")
 
     def persist_program(self, record: ProgramRecord) -> None:
-        """Make durable what the run computes.
+        """Make the run's program durable.
 
         Raises:
             FencedError, BatchError: as `persist_start`.
@@ -361,7 +361,7 @@ class MemoryProgress(ProgressStore):
             self._write(self._paths.program, record, "program")
 
     def persist_notices(self, record: NoticesRecord) -> None:
-        """Make durable what spouts have for the user.
+        """Make the spouts' notices durable.
 
         Raises:
             FencedError, BatchError, ValueError: as `persist_start`.
@@ -382,7 +382,7 @@ class MemoryProgress(ProgressStore):
         data = self.nodes.data.get(path)
         return None if data is None else decode(model, data, path)
 
-    def _below(self, model: type[R], parent: str) -> dict[int, R]:
+    def _read_below(self, model: type[R], parent: str) -> dict[int, R]:
         paths = {p: p[len(parent) + 1 :] for p in self.nodes.data if p.startswith(f"{parent}/")}
         return {int(t): decode(model, self.nodes.data[p], p) for p, t in paths.items()}
 
@@ -398,11 +398,11 @@ def run_in_memory(
     """Run a topology without ZooKeeper: real Spark, spouts and tables, progress in memory.
 
     Args:
-        nodes: what an earlier run left; the next run with the same object goes on from there.
+        nodes: the nodes of an earlier run; the next run with the same object goes on from there.
         until: as for `Topology.run`; so are `observers`.
 
     Raises:
-        TxnError: why the run ended otherwise.
+        TxnError: the error that ended the run.
     """
     store = MemoryProgress(topology.name, nodes)
     running = topology.start(spark, until=until, store=store, observers=observers)

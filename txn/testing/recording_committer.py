@@ -56,7 +56,7 @@ class RecordingCommitter(Committer):
     # --- the contract ------------------------------------------------------------------------
 
     def required_columns(self) -> Sequence[str]:
-        """None: whatever columns come are stored."""
+        """Require no columns: any are stored."""
         return ()
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
@@ -74,10 +74,10 @@ class RecordingCommitter(Committer):
         self._epoch = context.epoch
 
     def fence(self) -> None:
-        """Append a line with our epoch, and delete what older ones staged and never published.
+        """Append a line with this epoch, and delete the unpublished files of older ones.
 
         Raises:
-            FencedError: a newer epoch stands in the log.
+            FencedError: the log has a newer epoch.
         """
         self._call("fence")
         self._require_leader(self._epoch)
@@ -88,10 +88,10 @@ class RecordingCommitter(Committer):
 
     def last_publication(self) -> tuple[int, Publication] | None:
         """The newest line that has a publication."""
-        found = [(v, line) for v, line in enumerate(self._lines()) if "publication" in line]
-        if not found:
+        lines = [(v, line) for v, line in enumerate(self._lines()) if "publication" in line]
+        if not lines:
             return None
-        return found[-1][0], Publication.model_validate(found[-1][1]["publication"])
+        return lines[-1][0], Publication.model_validate(lines[-1][1]["publication"])
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write Parquet files that no line of the log names yet."""
@@ -113,7 +113,7 @@ class RecordingCommitter(Committer):
         return Staged(attempt, tuple(file for file in files if file.rows))
 
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
-        """Decide what the next line is to name, by the guard of the semantics."""
+        """Choose the files for the next line, by the guard of the semantics."""
         self._call(f"prepare {staged.attempt}")
         for file in staged.files:
             path = self._folder / file.path
@@ -129,7 +129,7 @@ class RecordingCommitter(Committer):
         return Prepared(staged, adds, read_version=len(self._lines()) - 1)
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
-        """Append the line, unless a newer epoch or attempt stands in the log."""
+        """Append the line, unless the log has a newer epoch or attempt."""
         self._call(f"publish {prepared.staged.attempt}")
         if prepared.skipped:
             files = self._lines()[prepared.read_version]["files"]
@@ -151,43 +151,43 @@ class RecordingCommitter(Committer):
         return Published(self._append(line), prepared.adds)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged; what a line of the log names stays."""
+        """Delete a dead attempt's staged files, except those that the log names."""
         self._call(f"discard {attempt}")
         self._sweep(self._staging(attempt))
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Delete what a replay that was skipped has staged."""
+        """Delete the staged files of a skipped replay."""
         self._call(f"committed {attempt}")
         self._sweep(self._staging(attempt))
 
-    # --- what a test looks at ----------------------------------------------------------------
+    # --- reading by a test -------------------------------------------------------------------
 
     def published(self) -> dict[int, tuple[str, ...]]:
-        """Per txid, the files that its rows are in, as a reader of the table has them now."""
-        found: dict[int, tuple[str, ...]] = {}
+        """Txid -> files with its rows, for a reader of the table now."""
+        files_of: dict[int, tuple[str, ...]] = {}
         for line in self._lines():
             if "publication" not in line:
                 continue
             publication = Publication.model_validate(line["publication"])
             if self.semantics is Semantics.OPAQUE:
                 first = publication.first_txid
-                found = {txid: files for txid, files in found.items() if txid < first}
+                files_of = {txid: files for txid, files in files_of.items() if txid < first}
             for member in publication.txids:
                 files = [
                     f["path"] for f in line["files"] if line["txids"][f["path"]] == member.txid
                 ]
-                known = found.get(member.txid, ())
-                found[member.txid] = (*known, *(str(self._folder / path) for path in files))
-        return found
+                former = files_of.get(member.txid, ())
+                files_of[member.txid] = (*former, *(str(self._folder / path) for path in files))
+        return files_of
 
     def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
         """The published rows, of one txid or of all.
 
         Raises:
-            ValueError: nothing with a row was published.
+            ValueError: no row was published.
         """
-        found = self.published()
-        chosen = found if txid is None else {txid: found.get(txid, ())}
+        published = self.published()
+        chosen = published if txid is None else {txid: published.get(txid, ())}
         files = [path for paths in chosen.values() for path in paths]
         if not files:
             raise ValueError(f"{self.name} holds no rows{f' of txid {txid}' if txid else ''}")
@@ -199,7 +199,7 @@ class RecordingCommitter(Committer):
         return self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}"
 
     def _sweep(self, staging: Path) -> None:
-        """Delete what no line names of what an attempt staged, job by job."""
+        """Delete an attempt's staged files, job by job, except those that a log line names."""
         named = {file["path"] for line in self._lines() for file in line.get("files", ())}
         for job in staging.glob("*"):
             if not any(str(f.relative_to(self._folder)) in named for f in job.glob("*.parquet")):

@@ -1,9 +1,9 @@
-"""A bench for one spout: plays coordinator and processing phase to it, and checks every answer.
+"""A bench for one spout: plays coordinator and processing phase, and checks every answer.
 
-The bench keeps what ZooKeeper would keep, as JSON text, and nothing else of a spout outlives a
-crash. Planning runs on one thread and emission on others, as in `txn.engine.pipeline`. Rules of
-replays: a transactional batch keeps its metadata; of an opaque one, it and every later open batch
-are planned again (see `txn.protocol.coordinator`).
+The bench keeps the JSON text that ZooKeeper would keep; nothing else of a spout outlives a crash.
+Planning runs on one thread and emission on others, as in `txn.engine.pipeline`. A replay of a
+transactional batch keeps its metadata; one of an opaque batch plans it and every later open batch
+again (see `txn.protocol.coordinator`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["ContractError", "OpenBatch", "SpoutBench", "SpoutSource"]
 T = TypeVar("T")
 
 TRIES = 10
-"""How often a spout may raise FailedException in a row."""
+"""Most FailedExceptions that a spout may raise in a row."""
 
 
 class ContractError(AssertionError):
-    """A spout or a committer broke its contract; the message says how, and after what."""
+    """A spout or a committer broke its contract; the message has the fault and the history."""
 
 
 class SpoutSource(Protocol):
@@ -48,7 +48,7 @@ class SpoutSource(Protocol):
         """Make an empty source; called once, before everything else."""
 
     def make_spout(self, folder: Path) -> Spout[Any]:
-        """A fresh object over the same source: all that is left of a crash."""
+        """Make a fresh object over the same source, as after a crash."""
 
     def add_records(self, folder: Path, ids: Sequence[int]) -> None:
         """Add one record per number."""
@@ -57,13 +57,13 @@ class SpoutSource(Protocol):
         """The number of the record that `row` is."""
 
     def add_partition(self, folder: Path) -> None:
-        """Add a partition, if the source has such a thing."""
+        """Add a partition, if the source has partitions."""
 
     def take_partition_away(self, folder: Path) -> None:
-        """Make a partition unreadable, if the source has such a thing."""
+        """Make a partition unreadable, if the source has partitions."""
 
     def bring_partition_back(self, folder: Path) -> None:
-        """Make it readable again."""
+        """Make the partition readable again."""
 
 
 @dataclass
@@ -72,20 +72,20 @@ class OpenBatch:
 
     attempt: TransactionAttempt
     metadata: str | None
-    """JSON; None: planned again, and nothing to read any more."""
+    """JSON; None: planned again with nothing left to read."""
     rows: Counter[str] | None = None
     """The rows of a transactional batch when it was first emitted."""
 
 
 class SpoutBench:
-    """One source, the spout object that lives now, and what is durable.
+    """One source, the living spout object, and the durable state.
 
     Args:
-        kind: by whose rules batches are replayed; None: what the spout itself says.
-        folder: an empty one for the source.
+        kind: the kind whose rules replays follow; None: the spout's own kind.
+        folder: an empty folder for the source.
 
     Raises:
-        ContractError: as every method does, when the spout breaks its contract.
+        ContractError: the spout breaks its contract; every method may raise it.
     """
 
     def __init__(
@@ -119,47 +119,47 @@ class SpoutBench:
         self.close()
 
     def close(self) -> None:
-        """End: every spout object is closed, and the bench's threads end."""
+        """Close every spout object, and end the bench's threads."""
         for spout in (*self._dead, self.spout):
-            self._on_planner(spout.close)
+            self._call_on_planner(spout.close)
         self._planner.shutdown()
         self._processing.shutdown()
 
     # --- the source --------------------------------------------------------------------------
 
     def grow(self, count: int = 3) -> None:
-        """New records arrive."""
+        """Add new records."""
         ids = range(self.added, self.added + count)
-        self._tell(f"records {ids[0]}-{ids[-1]} arrive")
+        self._step(f"records {ids[0]}-{ids[-1]} arrive")
         self._source.add_records(self._folder, list(ids))
         self.added += count
 
     def add_partition(self) -> None:
-        """A partition appears."""
-        self._tell("a partition is added")
+        """Add a partition."""
+        self._step("a partition is added")
         self._source.add_partition(self._folder)
 
     def take_partition_away(self) -> None:
-        """A partition cannot be read for now."""
-        self._tell("a partition goes away")
+        """Make a partition unreadable for now."""
+        self._step("a partition goes away")
         self._away = True
         self._source.take_partition_away(self._folder)
 
     def bring_partition_back(self) -> None:
-        """It can be read again."""
+        """Make the partition readable again."""
         if self._away:
-            self._tell("the partition is back")
+            self._step("the partition is back")
             self._away = False
             self._source.bring_partition_back(self._folder)
 
-    # --- what a coordinator does -------------------------------------------------------------
+    # --- steps of a coordinator --------------------------------------------------------------
 
     def plan(self) -> bool:
         """Start the next txid; False when the spout has nothing to read."""
         txid = len(self.committed) + len(self.open) + 1
         attempt = TransactionAttempt(txid)
         answer = self._ask(attempt)
-        self._tell(f"{attempt} is {'planned' if answer else 'asked for: nothing to read'}")
+        self._step(f"{attempt} is {'planned' if answer else 'asked for: nothing to read'}")
         if answer is not None:
             self.open[txid] = OpenBatch(attempt, answer)
         return answer is not None
@@ -171,7 +171,7 @@ class SpoutBench:
         """
         attempt = TransactionAttempt(len(self.committed) + len(self.open) + 1)
         answer = self._ask(attempt)
-        self._tell(f"{attempt} is asked for, and the answer is lost before START")
+        self._step(f"{attempt} is asked for, and the answer is lost before START")
         if answer is not None and self._ask(attempt) is None:
             raise self.broken(
                 f"asked again for {attempt} with the same `previous`, it has nothing to read: its "
@@ -179,22 +179,22 @@ class SpoutBench:
             )
 
     def fail(self, txid: int) -> None:
-        """An attempt of an open txid fails."""
-        self._tell(f"{self.open[txid].attempt} fails")
+        """Let an attempt of an open txid fail."""
+        self._step(f"{self.open[txid].attempt} fails")
         if self.kind is SpoutKind.TRANSACTIONAL:
             self.open[txid].attempt = self.open[txid].attempt.next()
         else:
             self._plan_anew(txid)
 
     def crash(self, *, planning: bool = False) -> None:
-        """The process dies; a fresh spout object takes over.
+        """Let the process die, and a fresh spout object take over.
 
         Args:
-            planning: right after the spout was asked for the next txid, before START is durable.
+            planning: die right after the spout planned the next txid, before START is durable.
         """
         if planning:
             self.ask_and_forget()
-        self._tell("the process dies")
+        self._step("the process dies")
         self._dead.append(self.spout)
         self.spout = self._make()
         self._open_spout()
@@ -205,10 +205,10 @@ class SpoutBench:
             self._plan_anew(len(self.committed) + 1)
 
     def commit(self, *, success: bool = True) -> None:
-        """The oldest open txid is processed and committed.
+        """Process and commit the oldest open txid.
 
         Args:
-            success: False: a crash would have kept `Spout.success` from being called.
+            success: False: skip `Spout.success`, as a crash would.
         """
         txid = min(self.open)
         rows = self.emit(txid)
@@ -217,9 +217,9 @@ class SpoutBench:
             self.spout.commit(batch.attempt, self.parse(batch.metadata))
         ids = [self._source.record_id(row) for row in rows]
         self.committed[txid] = (batch.metadata, ids)
-        self._tell(f"{batch.attempt} is committed with records {ids}")
+        self._step(f"{batch.attempt} is committed with records {ids}")
         if success:
-            self._on_planner(lambda: self.spout.success(txid))
+            self._call_on_planner(lambda: self.spout.success(txid))
 
     def commit_all(self) -> None:
         """Plan and commit until nothing is left to read."""
@@ -235,28 +235,28 @@ class SpoutBench:
                 )
 
     def emit(self, txid: int) -> list[Row]:
-        """The rows of an open txid; where the spout fails an attempt, those of a later one."""
+        """Emit the rows of an open txid; if the spout fails an attempt, those of a later one."""
         for _ in range(TRIES):
             batch = self.open[txid]
             try:
                 return self._processing.submit(self._emit, batch).result()
             except FailedException as error:
-                self._tell(f"emit_batch of {batch.attempt} raised {type(error).__name__}")
+                self._step(f"emit_batch of {batch.attempt} raised {type(error).__name__}")
                 last = error
                 self.bring_partition_back()
                 self.fail(txid)
         raise self.broken(f"txid {txid} failed {TRIES} times in a row, at last with: {last}")
 
     def emit_all(self) -> dict[int, list[Row]]:
-        """The rows of every open txid, emitted side by side on several threads."""
-        self._tell(f"{', '.join(str(b.attempt) for b in self.open.values())} are emitted at once")
+        """Emit the rows of every open txid, side by side on several threads."""
+        self._step(f"{', '.join(str(b.attempt) for b in self.open.values())} are emitted at once")
         futures = {t: self._processing.submit(self._emit, b) for t, b in self.open.items()}
         return {txid: future.result() for txid, future in futures.items()}
 
     # --- checks ------------------------------------------------------------------------------
 
     def check_every_record_once(self) -> None:
-        """Every record that was added is in exactly one committed txid."""
+        """Check that every added record is in exactly one committed txid."""
         where: dict[int, list[int]] = {}
         for txid, (_, ids) in self.committed.items():
             for number in ids:
@@ -266,15 +266,15 @@ class SpoutBench:
             raise self.broken(f"it emits records {unknown}, which the source never had")
         double = {number: txids for number, txids in where.items() if len(txids) > 1}
         if double:
-            told = "; ".join(f"record {n} is in txids {t}" for n, t in sorted(double.items()))
-            raise self.broken(f"records are in more than one txid: {told}")
+            places = "; ".join(f"record {n} is in txids {t}" for n, t in sorted(double.items()))
+            raise self.broken(f"records are in more than one txid: {places}")
         missing = [number for number in range(self.added) if number not in where]
         if missing:
             ranges = {txid: ids for txid, (_, ids) in self.committed.items()}
             raise self.broken(f"records {missing} are in no txid; the txids have: {ranges}")
 
     def parse(self, text: str) -> Any:
-        """Metadata as it comes back out of ZooKeeper."""
+        """Parse metadata as after reading it from ZooKeeper."""
         try:
             return self.spout.metadata_type.model_validate(json.loads(text))
         except ValidationError as error:
@@ -299,12 +299,12 @@ class SpoutBench:
 
     def _open_spout(self) -> None:
         newest = self._previous(len(self.committed) + len(self.open) + 1)
-        schema = self._on_planner(lambda: self.spout.open(self._spark, newest))
+        schema = self._call_on_planner(lambda: self.spout.open(self._spark, newest))
         if schema is not None:
             self._check_schema(schema, "open")
 
     def _previous(self, txid: int) -> Any:
-        """The `previous` that the spout is given for a txid."""
+        """The `previous` that the spout gets for a txid."""
         for earlier in range(txid - 1, 0, -1):
             batch = self.open.get(earlier)
             text = batch.metadata if batch else self.committed[earlier][0]
@@ -314,27 +314,27 @@ class SpoutBench:
 
     def _ask(self, attempt: TransactionAttempt) -> str | None:
         previous = self._previous(attempt.txid)
-        # Any target, whenever it comes, must leave every promise intact. Out of the txid, so that
-        # a history that failed fails again.
+        # Every promise must hold with any target at any time. The target is made from the txid, so
+        # that a failed history can be repeated.
         share = Random(attempt.txid).choice((0.0, 0.25, 1.0))
-        self._on_planner(lambda: self.spout.set_batch_target(share))
+        self._call_on_planner(lambda: self.spout.set_batch_target(share))
         for _ in range(TRIES):
             try:
-                answer = self._on_planner(
+                answer = self._call_on_planner(
                     lambda: self.spout.initialize_transaction(attempt, previous)
                 )
             except FailedException as error:
-                self._tell(f"{attempt} cannot be planned: {type(error).__name__}")
+                self._step(f"{attempt} cannot be planned: {type(error).__name__}")
                 last = error
                 self.bring_partition_back()
             else:
-                stored = None if answer is None else self._stored(answer, attempt)
+                stored = None if answer is None else self._serialize(answer, attempt)
                 self.check_lag(previous if answer is None else answer, planned=answer)
                 return stored
         raise self.broken(f"{attempt} could not be planned {TRIES} times in a row: {last}")
 
     def check_caught_up(self) -> None:
-        """Check, right after `commit_all`, that the spout lags by nothing."""
+        """Check, right after `commit_all`, that the spout reports no lag."""
         self.check_lag(self._previous(len(self.committed) + 1), caught_up=True)
 
     def check_lag(self, newest: Any, *, caught_up: bool = False, planned: Any = None) -> None:
@@ -342,16 +342,16 @@ class SpoutBench:
 
         Args:
             newest: the newest metadata.
-            caught_up: nothing is left, so that they must be zeros.
+            caught_up: nothing is left, so the numbers must be zeros.
             planned: `newest`, if it was planned just now: its part of the lag is known.
         """
-        lag = self._on_planner(lambda: self.spout.lag(newest))
+        lag = self._call_on_planner(lambda: self.spout.lag(newest))
         if lag is None:
             return
         if not isinstance(lag, Lag):
             raise self.broken(f"lag() returned {type(lag).__name__}, not a txn.interfaces.Lag")
-        each = {f"records of {name}": n for name, n in (lag.partitions or {}).items()}
-        for unit, number in {**lag.numbers, **each}.items():
+        partitions = {f"records of {name}": n for name, n in (lag.partitions or {}).items()}
+        for unit, number in {**lag.numbers, **partitions}.items():
             if number < 0 or (caught_up and number):
                 what = "all was read" if caught_up else "a number cannot be below 0"
                 raise self.broken(f"lag() has {number} {unit}, but {what}")
@@ -363,8 +363,8 @@ class SpoutBench:
                     "flight would not count as lag. Define planned_lag (or planned_rows)"
                 )
 
-    def _stored(self, metadata: Any, attempt: TransactionAttempt) -> str:
-        """Metadata as JSON, if it may be stored at all."""
+    def _serialize(self, metadata: Any, attempt: TransactionAttempt) -> str:
+        """Metadata as JSON, after a check that it may be stored."""
         if not isinstance(metadata, BaseModel):
             raise self.broken(
                 f"initialize_transaction({attempt}) returned {type(metadata).__name__}, not its "
@@ -388,11 +388,11 @@ class SpoutBench:
         return text
 
     def _plan_anew(self, first: int) -> None:
-        """Plan an opaque batch and all later ones once more, each with its next attempt."""
+        """Plan an opaque batch and all later ones again, each with its next attempt."""
         for txid in sorted(t for t in self.open if t >= first):
             attempt = self.open[txid].attempt.next()
             self.open[txid] = OpenBatch(attempt, self._ask(attempt))
-            self._tell(f"{attempt} is planned{'' if self.open[txid].metadata else ': empty'}")
+            self._step(f"{attempt} is planned{'' if self.open[txid].metadata else ': empty'}")
 
     def _emit(self, batch: OpenBatch) -> list[Row]:
         if batch.metadata is None:
@@ -417,9 +417,9 @@ class SpoutBench:
         return rows
 
     def _check_identical(self, batch: OpenBatch, rows: list[Row]) -> None:
-        found = Counter(map(repr, rows))
-        batch.rows = batch.rows if batch.rows is not None else found
-        lost, new = batch.rows - found, found - batch.rows
+        emitted = Counter(map(repr, rows))
+        batch.rows = batch.rows if batch.rows is not None else emitted
+        lost, new = batch.rows - emitted, emitted - batch.rows
         if lost or new:
             raise self.broken(
                 f"a replay of txid {batch.attempt.txid} differs from the batch: {batch.attempt} "
@@ -428,9 +428,9 @@ class SpoutBench:
 
     def _check_schema(self, schema: StructType, where: str) -> None:
         columns = [(f.name, f.dataType.simpleString()) for f in schema]
-        known = [(f.name, f.dataType.simpleString()) for f in self.schema or schema]
-        if columns != known:
-            raise self.broken(f"its columns were {known}, and {where} has {columns}")
+        former = [(f.name, f.dataType.simpleString()) for f in self.schema or schema]
+        if columns != former:
+            raise self.broken(f"its columns were {former}, and {where} has {columns}")
         self.schema = self.schema or schema
 
     def _check_parts(self, frame: DataFrame, batch: OpenBatch, metadata: Any, rows: int) -> None:
@@ -443,8 +443,8 @@ class SpoutBench:
         if read != sorted(planned):
             raise self.broken(f"{batch.attempt} planned to read {planned}, and reads {read}")
 
-    def _on_planner(self, call: Callable[[], T]) -> T:
+    def _call_on_planner(self, call: Callable[[], T]) -> T:
         return self._planner.submit(call).result()
 
-    def _tell(self, what: str) -> None:
+    def _step(self, what: str) -> None:
         self.story.append(what)

@@ -13,7 +13,7 @@
             insert(folder / "log.db", ids)
 
 Run by pytest, with a session-scoped fixture `spark` (`txn.testing.fixtures` has one). Each test
-gets a new object of the class and an empty folder. `judge` says outside of pytest what a spout is.
+gets a new object of the class and an empty folder. `judge` finds a spout's kind without pytest.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 __all__ = ["SpoutContract", "Verdict", "judge"]
 
 IN_FLIGHT = 3
-"""Open txids at most, as `TopologyConfig.max_spout_pending`."""
+"""Most open txids, as `TopologyConfig.max_spout_pending`."""
 
 
 class SpoutContract:
     """Inherit under a name that begins with `Test`; implement how to make the spout and its source.
 
-    A record carries the number that `add_records` was given, in the column `id_column`; where it
-    is not a column of its own, override `record_id`. A spout whose promise depends on an argument
+    A record has its number from `add_records` in the column `id_column`; if that is not a column of
+    its own, override `record_id`. A spout whose promise depends on an argument
     gets one subclass per promise.
 
     A source that is a server (Kafka) is a fixture of the test module: `make_source` creates a topic
     named after the folder, `make_spout` reads it from the beginning, `add_partition` adds one to
     it, `add_records` waits until the server has acknowledged.
 
-    Not checked: speed, and what only the source itself can break (a log that forgets its past).
+    Not checked: speed, and faults of the source itself (a log that forgets its past).
     """
 
     id_column = "id"
-    """Column whose value is the record's number, or text that `int` reads as it."""
+    """Column with the record's number, or a text that `int` turns into it."""
     seeds: Sequence[int] = (1, 2)
-    """One random history of failures each."""
+    """Seeds of random histories of failures."""
 
-    # --- what a plugin author writes ---------------------------------------------------------
+    # --- implemented by the plugin's author --------------------------------------------------
 
     def make_source(self, folder: Path) -> None:
         """Make an empty source; called once, before all else. Leave it out if a folder is enough.
@@ -71,7 +71,7 @@ class SpoutContract:
     def add_records(self, folder: Path, ids: Sequence[int]) -> None:
         """Add one record per number to the source, spread over its partitions if it has any.
 
-        They are there when it returns. Numbers count from 0 and never come twice.
+        They are readable when it returns. Numbers count from 0 and never repeat.
         """
         raise ContractError(f"{type(self).__name__} must define add_records(folder, ids).")
 
@@ -80,10 +80,10 @@ class SpoutContract:
         return int(row[self.id_column])
 
     def add_partition(self, folder: Path) -> None:
-        """Add a partition to the source, for later records. Leave it out where there are none."""
+        """Add a partition to the source, for later records. Leave it out without partitions."""
 
     def take_partition_away(self, folder: Path) -> None:
-        """Make a partition that has records unreadable. Leave it out where that cannot be."""
+        """Make a partition with records unreadable. Leave it out if that is impossible."""
 
     def bring_partition_back(self, folder: Path) -> None:
         """Undo `take_partition_away`."""
@@ -98,7 +98,7 @@ class SpoutContract:
         _require(lacks is None, f"{lacks}.")
 
     def test_an_idle_source_has_nothing_to_read(self, spark: SparkSession, tmp_path: Path) -> None:
-        """With no record, and with none after the last, the spout says None; then it goes on."""
+        """Without records, or after the last one, the spout plans None; later it goes on."""
         with SpoutBench(spark, self, tmp_path) as bench:
             if bench.kind is SpoutKind.NON_TRANSACTIONAL:
                 return  # it may read the same again, and owes no end
@@ -110,7 +110,7 @@ class SpoutContract:
             bench.check_every_record_once()
 
     def test_its_metadata_and_schema_last(self, spark: SparkSession, tmp_path: Path) -> None:
-        """A fresh object reads what another one planned: same columns, same names of parts."""
+        """A fresh object reads another one's plan: same columns, same names of parts."""
         with SpoutBench(spark, self, tmp_path) as bench:
             bench.grow()
             _require(bench.plan(), bench.broken("it finds none of the source's records"))
@@ -136,7 +136,7 @@ class SpoutContract:
             _require(any(rows.values()), bench.broken("no txid has any row"))
 
     def test_it_keeps_what_its_kind_promises(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Through failures, crashes and lost partitions it is at least as strong as it claims."""
+        """Through failures, crashes and lost partitions the spout keeps its kind's promise."""
         self.make_source(tmp_path)
         claimed = self.make_spout(tmp_path).kind
         reason = _broken_promise(self._another, spark, tmp_path, claimed, self.seeds)
@@ -172,7 +172,7 @@ class Verdict:
     kind: SpoutKind
     """The strongest kind whose promise it kept."""
     reasons: dict[SpoutKind, str]
-    """Per stronger kind, how its promise was broken."""
+    """Stronger kind -> the way in which its promise was broken."""
 
     def __str__(self) -> str:
         lines = [f"The spout is {self.kind.value}."]
@@ -186,12 +186,12 @@ def judge(
     folder: Path,
     seeds: Sequence[int] = SpoutContract.seeds,
 ) -> Verdict:
-    """Say whether a spout is transactional, opaque or neither, whatever it claims.
+    """Find out whether a spout is transactional, opaque or neither, regardless of its claim.
 
     Args:
         contract: a subclass of `SpoutContract`; one object of it is made per history.
         folder: an empty folder; each history makes one in it.
-        seeds: one random history each, per kind.
+        seeds: seeds of random histories; one history for each seed and kind.
     """
     reasons: dict[SpoutKind, str] = {}
     for kind in (SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE):
@@ -222,7 +222,7 @@ def _broken_promise(
 
 
 class _History:
-    """Everything that may happen to a spout, in an order that chance decides."""
+    """The events that may happen to a spout, in random order."""
 
     def __init__(self, bench: SpoutBench, source: SpoutSource, chance: random.Random) -> None:
         self.bench = bench
@@ -236,14 +236,14 @@ class _History:
             lambda: bench.crash(planning=True),
             self.lose_an_answer,
         ]
-        # Where the hooks are not overridden there is nothing to add or to lose.
+        # Without overridden hooks there is nothing to add or to lose.
         if _overrides(source, "add_partition"):
             self.steps += [bench.add_partition, bench.grow]
         if _overrides(source, "take_partition_away"):
             self.steps += [self.lose_a_partition, bench.bring_partition_back]
 
     def run(self) -> None:
-        """Two open batches, then everything; in the end the books are made."""
+        """Begin with two open batches, then random events; check every record at the end."""
         self.chance.shuffle(self.steps)
         for step in (self.bench.grow, self.plan, self.bench.grow, self.plan, *self.steps):
             step()
@@ -256,7 +256,7 @@ class _History:
             self.emit(max(self.bench.open))
 
     def emit(self, txid: int) -> None:
-        """Let a transactional spout show the batch that replays are held against."""
+        """Let a transactional spout emit the batch that replays are compared with."""
         if self.bench.kind is SpoutKind.TRANSACTIONAL and self.bench.open[txid].rows is None:
             self.bench.emit(txid)
 
