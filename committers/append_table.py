@@ -1,4 +1,4 @@
-"""A table that every batch's rows are appended to, with the txid that brought them."""
+"""A table to which every batch appends its rows, with their txid."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["AppendTable", "AppendingCommitter"]
 
 
 class AppendingCommitter(TableCommitter):
-    """Adds files of each txid and never touches those of committed ones.
+    """Adds the files of each txid and never touches those of committed txids.
 
     The processing phase writes the files where they stay; the commit turn only appends to the log.
-    When an attempt that never finished has published already: a transactional table keeps its rows
-    and skips the replay, an opaque one drops them in the same version that adds the replay's, a
+    If an unfinished attempt has published already, a transactional table keeps its rows and skips
+    the replay, an opaque one drops them in the same version that adds the replay's, and a
     non-transactional one appends again.
     """
 
@@ -42,7 +42,7 @@ class AppendingCommitter(TableCommitter):
         return self._area.stage(self._stamped(partials, attempt).coalesce(slots), attempt)
 
     def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
-        """Write the rows of several attempts with one job, each attempt's in files of its own."""
+        """Write the rows of several attempts with one job, each attempt's in its own files."""
         return self._area.stage_together(
             [(self._stamped(rows, attempt), attempt) for rows, attempt in group]
         )
@@ -51,14 +51,14 @@ class AppendingCommitter(TableCommitter):
         adds, version = staged.files, self._log.version
         removes: tuple[ActiveFile, ...] = ()
         if self.semantics is Semantics.OPAQUE and self._unfinished(publication):
-            kept, removes = self._without(publication.first_txid, staged.attempt)
-            adds = (*adds, *kept)
+            rewritten, removes = self._drop_from(publication.first_txid, staged.attempt)
+            adds = (*adds, *rewritten)
         return Prepared(staged, adds, removes, version)
 
-    def _without(
+    def _drop_from(
         self, txid: int, attempt: TransactionAttempt
     ) -> tuple[tuple[StagedFile, ...], tuple[ActiveFile, ...]]:
-        """Files that keep the rows below `txid`, and the files that they stand for."""
+        """(files rewritten with the rows below `txid` only, the files to remove)."""
         removes = tuple(file for file in self._log.files_now() if file.may_hold(txid))
         # OPTIMIZE may have put rows of several txids into one file.
         mixed = [file.path for file in removes if not file.holds_only(txid)]
@@ -90,7 +90,7 @@ class AppendTable(AppendingCommitter):
         path: the table's folder: a local path or an object-store URI.
         semantics: "opaque" (default), "transactional" or "non_transactional".
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
-            what they leave out comes from the environment.
+            missing ones come from the environment.
         new_id: source of folder names and commit tokens.
     """
 
@@ -108,7 +108,7 @@ class AppendTable(AppendingCommitter):
         super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
 
     def required_columns(self) -> Sequence[str]:
-        """None: whatever columns come are stored."""
+        """No columns: the table stores whatever columns a batch has."""
         return ()
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
@@ -118,10 +118,10 @@ class AppendTable(AppendingCommitter):
         return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows with NULLs in those columns of the table that they lack; None: no table yet.
+        """Add the table's missing columns to the rows, as NULLs; None if there is no table yet.
 
-        A column whose name differs in upper and lower case only is there, unless the session tells
-        them apart: it keeps its name, and is refused where the rows are staged.
+        A column whose name differs only in case counts as present, unless the session is
+        case-sensitive: it keeps its name, and staging the rows refuses it.
         """
         from pyspark.sql import functions as sf
         from pyspark.sql.types import StructType
@@ -132,15 +132,15 @@ class AppendTable(AppendingCommitter):
         exact = str(batch.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         own = {name if exact else name.lower(): name for name in batch.columns}
         if len(own) < len(batch.columns):
-            return batch  # two of one name, which no table takes
+            return batch  # two columns of one name, which no table takes
         whole = []
         for field in StructType.fromJson(columns):
-            found = own.pop(field.name if exact else field.name.lower(), None)
-            if found is not None:
-                whole.append(sf.col(quoted(found)))
+            own_name = own.pop(field.name if exact else field.name.lower(), None)
+            if own_name is not None:
+                whole.append(sf.col(quoted(own_name)))
             elif field.name != TXID:
                 whole.append(sf.lit(None).cast(field.dataType).alias(field.name))
-        # In the table's order, behind which stands what it does not have and will refuse.
+        # In the table's order, then the columns that the table lacks and will refuse.
         return batch.select(*whole, *(sf.col(quoted(name)) for name in own.values()))
 
     def _spec(self, schema: StructType) -> TableSpec:
@@ -156,9 +156,9 @@ class AppendTable(AppendingCommitter):
         return TableSpec(self._opened.topology, "append", self.semantics, columns)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows with their txid, as of the newest version now.
+        """Read the rows with their txid, as of the newest version.
 
         Raises:
-            TableRefusedError: there is no such table.
+            TableRefusedError: the table does not exist.
         """
         return read_table(spark, self._storage)[0]

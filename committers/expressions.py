@@ -1,4 +1,4 @@
-"""Expressions that the tables share: rows and columns made of nothing stored, unions, names."""
+"""Expressions that the tables share: literals, temporary columns, unions, checks of text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["bigint", "naming_invalid_text", "passing", "side_by_side", "with_val
 
 
 def bigint(value: int) -> Column:
-    """`value` as a bigint, such as a txid, that generated code refers to and does not contain.
+    """`value` as a bigint, such as a txid, that does not become part of generated code.
 
-    Spark writes a literal number into the code that it generates, so that each txid's code is new
-    and compiled anew: 25 ms a job (measured: 88 against 62 ms for a batch of 1,000 rows, each its
-    own txid). An array is referred to instead, and an index that the optimizer cannot compute
-    keeps it from making a literal of the element again. It is written as SQL: columns made one by
-    one would take thirty calls into Java.
+    Spark writes a literal number into the code that it generates, so each txid's code would be new
+    and be compiled again: 25 ms a job (measured: 88 against 62 ms for a batch of 1,000 rows, each
+    its own txid). Generated code only refers to an array, and an index that the optimizer cannot
+    compute keeps it from turning the element into a literal again. The expression is SQL: columns
+    made one by one would take thirty calls into Java.
     """
     from pyspark.sql import functions as sf
 
@@ -33,22 +33,22 @@ def bigint(value: int) -> Column:
 
 
 def passing(name: str) -> str:
-    """The name of a column that is needed for a moment, beside those of a table.
+    """The name of a temporary column beside those of a table.
 
-    With a space, which Delta allows in no name: so no key and no value has it.
+    It has a space, which Delta allows in no name, so no key or value can have the same name.
     """
     return f"txn {name}"
 
 
 def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = None) -> DataFrame:
-    """The rows of all frames, which have the same columns, no two frames in one task.
+    """Union frames with the same columns, so that no task reads rows of two frames.
 
     Args:
-        session: in which they are, and jobs over them run; None: that of the first of them.
+        session: the session of the frames, in which jobs over them run; None: that of the first.
 
-    Where all children of a union are partitioned alike, Spark 4.2 makes one task of their first
-    partitions, one of their second ... An empty child that is partitioned otherwise keeps it from
-    that, in any session, whatever its `spark.sql.unionOutputPartitioning` says.
+    If all children of a union are partitioned alike, Spark 4.2 makes one task of their first
+    partitions, one of their second ... An empty child with another partitioning prevents that, in
+    any session, whatever its `spark.sql.unionOutputPartitioning`.
     """
     from pyspark.sql import functions as sf
 
@@ -63,9 +63,9 @@ def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = Non
 
 
 def with_valid_text(schema: StructType, table: str) -> list[Column]:
-    """The columns of these rows; a job that computes text that is not UTF-8 fails with its name.
+    """The columns of these rows; a job over text that is not UTF-8 fails and names the column.
 
-    Spark takes any bytes for a string: of a Parquet file, of `cast(value AS string)`.
+    Spark accepts any bytes as a string: from a Parquet file, from `cast(value AS string)`.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StringType
@@ -75,9 +75,9 @@ def with_valid_text(schema: StructType, table: str) -> list[Column]:
         name = field.name
         column = sf.col(quoted(name))
         if isinstance(field.dataType, StringType):
-            # A tenth more transactions a second than the same test with a message of our own.
+            # A tenth more transactions a second than the same check with a message of txn's own.
             column = sf.validate_utf8(column).alias(name)
-        elif (valid := _is_valid(column, field.dataType)) is not None:
+        elif (valid := _valid_utf8(column, field.dataType)) is not None:
             error = sf.raise_error(sf.lit(_not_utf8(f"'{name}'", name, table)))
             column = sf.when(~valid, error).otherwise(column).alias(name)
         columns.append(column)
@@ -89,7 +89,7 @@ def naming_invalid_text(rows: DataFrame, table: str) -> Iterator[None]:
     """Name table and columns when a job inside fails at text that is not UTF-8.
 
     Raises:
-        ValueError: no error of the product's own, as `overflows_of` explains.
+        ValueError: deliberately not a TxnError, as `overflows_of` explains.
     """
     try:
         yield
@@ -101,11 +101,11 @@ def naming_invalid_text(rows: DataFrame, table: str) -> Iterator[None]:
 
 
 def _not_utf8(columns: str, column: str, table: str) -> str:
-    """What is wrong with text, and the way out.
+    """The message for text that is not UTF-8: the cause and the way out.
 
     Args:
-        columns: those that may have it, in words.
-        column: how expressions name it.
+        columns: the columns that may have it, as text.
+        column: the column's name in expressions.
     """
     return (
         f"Column {columns} of the rows for table {table} has text that is not UTF-8, with which "
@@ -115,8 +115,8 @@ def _not_utf8(columns: str, column: str, table: str) -> str:
     )
 
 
-def _is_valid(value: Column, kind: DataType) -> Column | None:
-    """Whether all text within a value is UTF-8, or NULL; None: there is no text in its type."""
+def _valid_utf8(value: Column, kind: DataType) -> Column | None:
+    """True if all text within a value is UTF-8 or NULL; None if its type has no text."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
@@ -124,19 +124,19 @@ def _is_valid(value: Column, kind: DataType) -> Column | None:
         return sf.is_valid_utf8(value)
     if isinstance(kind, st.ArrayType):
         inner = kind.elementType
-        if _is_valid(value, inner) is None:
+        if _valid_utf8(value, inner) is None:
             return None
 
-        def holds(each: Column) -> Column:
-            return sf.coalesce(_is_valid(each, inner), sf.lit(True))  # type: ignore[arg-type]
+        def holds(element: Column) -> Column:
+            return sf.coalesce(_valid_utf8(element, inner), sf.lit(True))  # type: ignore[arg-type]
 
         return sf.forall(value, holds)
     parts: list[Column | None] = []
     if isinstance(kind, st.MapType):
-        parts.append(_is_valid(sf.map_keys(value), st.ArrayType(kind.keyType)))
-        parts.append(_is_valid(sf.map_values(value), st.ArrayType(kind.valueType)))
+        parts.append(_valid_utf8(sf.map_keys(value), st.ArrayType(kind.keyType)))
+        parts.append(_valid_utf8(sf.map_values(value), st.ArrayType(kind.valueType)))
     if isinstance(kind, st.StructType):
-        parts += [_is_valid(value[field.name], field.dataType) for field in kind]
-    # NULL, of a NULL within a struct, must not hide what is false beside it.
-    found = [sf.coalesce(part, sf.lit(True)) for part in parts if part is not None]
-    return reduce(lambda one, other: one & other, found) if found else None
+        parts += [_valid_utf8(value[field.name], field.dataType) for field in kind]
+    # The NULL of a NULL within a struct must not hide a false beside it.
+    checks = [sf.coalesce(part, sf.lit(True)) for part in parts if part is not None]
+    return reduce(lambda one, other: one & other, checks) if checks else None

@@ -1,7 +1,7 @@
-"""The guard of a table's semantics: what it holds already of the txids that are published again.
+"""The guard of a table's semantics: find the replayed txids that the table already holds.
 
-Pure, over the last publication in the log. A replay begins at committed + 1, so what a table holds
-of its txids was written by an attempt that never finished.
+Pure, over the last publication in the log. A replay begins at committed + 1, so an unfinished
+attempt wrote everything that the table holds of the replay's txids.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from txn.interfaces import Member, Publication, Semantics, Staged
 __all__ = ["held", "left_of", "parse_semantics", "unfinished"]
 
 Last = tuple[int, Publication] | None
-"""(version, publication) of the newest publication in a table's log; None: there is none."""
+"""(version, publication) of the newest publication in a table's log; None if it has none."""
 
 
 def parse_semantics(semantics: Semantics | str) -> Semantics:
-    """The enum member of a name.
+    """Parse the name of a semantics.
 
     Raises:
-        TopologyError: an unknown name.
+        TopologyError: the name is unknown.
     """
     try:
         return Semantics(semantics)
     except ValueError:
-        known = ", ".join(f'"{member.value}"' for member in Semantics)
+        names = ", ".join(f'"{member.value}"' for member in Semantics)
         raise TopologyError(
-            f"A table cannot have semantics={semantics!r}. Choose one of {known}.", number="TXN-112"
+            f"A table cannot have semantics={semantics!r}. Choose one of {names}.", number="TXN-112"
         ) from None
 
 
@@ -37,28 +37,28 @@ def unfinished(last: Last, publication: Publication) -> bool:
 
 
 def held(last: Last, semantics: Semantics, publication: Publication, table: str) -> tuple[int, int]:
-    """(version, newest txid) of what the table holds already and must not be applied again.
+    """(version, newest txid) of the part of a publication that must not be applied again.
 
-    (-1, 0) when it holds nothing of the publication for good: only a transactional table does.
+    (-1, 0) if the table keeps nothing of it: only a transactional table does.
 
     Raises:
         RecoveryRefusedError: the publication begins inside a group of txids that cannot be
             taken back in part.
-        SourceChangedError: a txid that is held was replayed with other rows.
+        SourceChangedError: a txid that the table holds was replayed with other rows.
     """
     if last is None or not unfinished(last, publication):
         return -1, 0
-    version, found = last
+    version, stored = last
     if semantics is Semantics.TRANSACTIONAL:
-        known = {member.txid: member for member in found.txids}
+        members = {member.txid: member for member in stored.txids}
         for member in publication.txids:
-            if before := known.get(member.txid):
+            if before := members.get(member.txid):
                 _require_identical(member, version, before, table)
-        return version, found.last_txid
-    if found.first_txid < publication.first_txid:
+        return version, stored.last_txid
+    if stored.first_txid < publication.first_txid:
         raise RecoveryRefusedError(
-            f"Version {version} of table {table} holds txids {found.first_txid} to "
-            f"{found.last_txid} as one group, but attempt "
+            f"Version {version} of table {table} holds txids {stored.first_txid} to "
+            f"{stored.last_txid} as one group, but attempt "
             f"{publication.last_txid}:{publication.attempt_id} would start inside it, at txid "
             f"{publication.first_txid}: a group can only be reverted as a whole. The "
             "coordinator's state does not match the table: run `txn recover`.",
@@ -68,13 +68,13 @@ def held(last: Last, semantics: Semantics, publication: Publication, table: str)
 
 
 def left_of(staged: Staged, txid: int) -> Staged:
-    """A group without its txids up to `txid`."""
+    """Drop the txids up to `txid` from a group."""
     left = [member for member in staged.members if member.attempt.txid > txid]
     return Staged.together(left) if len(left) < len(staged.members) else staged
 
 
 def _require_identical(member: Member, version: int, before: Member, table: str) -> None:
-    """Refuse a replay whose rows or digest differ from what the table holds."""
+    """Refuse a replay whose rows or digest differ from those in the table."""
     attempt = f"Attempt {member.txid}:{member.attempt_id}"
     remedy = (
         'Either the source is not transactional (then use an opaque spout and semantics="opaque"), '

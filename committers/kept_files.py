@@ -1,8 +1,7 @@
-"""Bytes of spouts that lie beside a table, for good: `<table>/_txn_progress/<digest>`.
+"""Permanent files of spouts beside a table: `<table>/_txn_progress/<digest>`.
 
-The name is hidden from VACUUM and from readers of the folder, and the sweep of staged files never
-looks there. A file is there as a whole or not at all, and is written again only where it is
-damaged.
+The folder is hidden from VACUUM and from readers of the table's folder, and the sweep of staged
+files ignores it. A file exists as a whole or not at all, and is rewritten only if it is damaged.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from txn.storage.storage import Storage
 __all__ = ["KEPT", "keep", "kept"]
 
 KEPT = "_txn_progress"
-"""Folder below the table's own."""
+"""A folder below the table's own."""
 
 
 def keep(storage: Storage, name: str, content: bytes) -> None:
-    """Write a file that is not there whole yet; a damaged one is replaced.
+    """Write a file unless it exists with this content; replace a damaged one.
 
     Raises:
         OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.

@@ -1,4 +1,4 @@
-"""A table of ours as a DataFrame: by its log, or by the paths of its files."""
+"""Read a topology's table as a DataFrame: by its log, or by the paths of its files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
 def strict_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
-    """Reads a table's files by path; a missing or broken one is an error.
+    """A reader of a table's files by path; a missing or broken file is an error.
 
-    Whatever the session says: a row that is passed over is a wrong total.
+    Whatever the session's settings: a skipped row is a wrong total.
     """
     return session.read.schema(schema).options(**storage.hadoop, **_STRICT)
 
@@ -30,13 +30,13 @@ def strict_reader(session: SparkSession, schema: StructType, storage: Storage) -
 def known_files(
     session: SparkSession, schema: StructType, storage: Storage, files: Sequence[tuple[str, int]]
 ) -> DataFrame:
-    """Rows of a table's files as `strict_reader` gives them, without a look at the files before.
+    """The same rows as `strict_reader` reads, without a request for each file before the job.
 
     Args:
         files: (path, bytes) of each.
     """
-    known = [KnownFile(storage.url(path), size) for path, size in files]
-    rows = known_parquet(session, schema, known, {**storage.hadoop, **_STRICT})
+    listed = [KnownFile(storage.url(path), size) for path, size in files]
+    rows = known_parquet(session, schema, listed, {**storage.hadoop, **_STRICT})
     if rows is not None:
         return rows
     paths = [storage.read_url(path) for path, _ in files]
@@ -50,13 +50,13 @@ def read_table(
     *,
     follow: bool = False,
 ) -> tuple[DataFrame, Mapping[str, str | None]]:
-    """(every column of a version, None: the newest now; table properties).
+    """(all columns of a version, the newest if None; the table's properties).
 
     Later versions do not show, unless `follow`: then each query sees the newest one.
 
     Raises:
-        TableRefusedError: there is no such version.
-        TableAbsentError: there is no Delta table.
+        TableRefusedError: the version does not exist.
+        TableAbsentError: the table does not exist.
     """
     from pyspark.errors import AnalysisException
 

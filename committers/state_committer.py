@@ -1,4 +1,4 @@
-"""The shared part of both state layouts: partial aggregates come, and changed keys are told."""
+"""The shared part of both state layouts: take partial aggregates, report changed keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["StateCommitter", "StateLayout"]
 
 
 class StateLayout(Protocol):
-    """What the layouts of a state table have in common."""
+    """The common protocol of the layouts of a state table."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -34,14 +34,14 @@ class StateLayout(Protocol):
 
     @property
     def remove_where(self) -> str | None:
-        """The condition under which a key is removed; None: keys stay."""
+        """The condition that removes a key; None: keys stay."""
 
 
 L = TypeVar("L", bound=StateLayout)
 
 
 class StateCommitter(TableCommitter, Generic[L]):
-    """A committer of running aggregates by key; subclasses say how a table holds them.
+    """A committer of running aggregates by key; subclasses define how a table stores them.
 
     Args:
         layout: its keys, aggregates and columns.
@@ -67,15 +67,15 @@ class StateCommitter(TableCommitter, Generic[L]):
         return columns_read(self._layout.keys, self._layout.aggregates)
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows, if they have the keys and all that the aggregates read."""
+        """The rows, if they have the keys and all columns that the aggregates read."""
         return batch if set(self.required_columns()) <= set(batch.columns) else None
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group of the batch; one row for a global aggregate, rows or not."""
+        """One row per group of the batch; for a global aggregate always one row."""
         return self._partials.of(batch, count_as)
 
     def shown(self, partials: DataFrame) -> DataFrame:
-        """Keys and values of an empty state after these partials."""
+        """The keys and values that these partials give in an empty state."""
         layout = self._layout
         return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
 
@@ -84,7 +84,7 @@ class StateCommitter(TableCommitter, Generic[L]):
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
-            TopologyError: a `prev_<value>` that is the name of a key or another value.
+            TopologyError: a `prev_<value>` is the name of a key or another value.
         """
 
     def require_changes(self) -> None:
@@ -92,10 +92,10 @@ class StateCommitter(TableCommitter, Generic[L]):
         refuse_taken_names(self._layout.keys, tuple(self._layout.aggregates), self.name)
 
     def _require_one_txid(self, publication: Publication) -> None:
-        """Refuse to tell the changes of several txids apart.
+        """Refuse a publication whose changes cannot be separated by txid.
 
         Raises:
-            TopologyError: the publication is of several txids.
+            TopologyError: the publication has several txids.
         """
         if publication.members:
             raise TopologyError(
@@ -106,11 +106,11 @@ class StateCommitter(TableCommitter, Generic[L]):
             )
 
     def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
+        """The columns of the table, even before the first batch."""
         return self._logged_schema() if self._staged_schema is None else self._table_schema()
 
     def _any_session(self) -> SparkSession:
-        """The session of the run; before it is opened, the active one."""
+        """The session of the run; before `open`, the active one."""
         from pyspark.sql import SparkSession
 
         return self._spark if self._context else SparkSession.builder.getOrCreate()

@@ -47,25 +47,25 @@ class StateTable(State):
             "non_transactional" applies replays again.
         layout: "upsert": one row per key; a commit rewrites the touched hash buckets. "log": a
             commit only adds the batch's partial aggregates, whatever the size of the state, and
-            readers put those of a key together; compaction keeps them few.
+            readers merge those of a key; compaction keeps them few.
         buckets: number of hash buckets: the unit of rewriting, and the parallelism of a commit.
             Fixed when the table is made; about one per 500,000 keys and at least one per core.
             Only with layout="upsert".
-        compact_files: only with layout="log": as soon as there are so many files of about the same
-            size, they become one in the background, 2 or more; None: never. Fewer make
+        compact_files: only with layout="log": merge files of about the same size in the background
+            as soon as there are this many, 2 or more; None: never. A lower number makes
             reading cheaper and compaction more frequent. After 30 s without input all become one.
         compact_share: share of the time that compaction may take, above 0 and up to 1: while it
             has had more, up to four times `compact_files` wait. 1: they never wait.
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
-            the same txid; rows that come later start it afresh (Trident: `multiRemove`).
+            the same txid; later rows start it afresh (Trident: `multiRemove`).
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
-            what they leave out comes from the environment.
+            missing ones come from the environment.
         new_id: source of folder names and commit tokens.
 
     Raises:
-        TopologyError: an unknown semantics or layout, less than one bucket, or a `compact_files`
-            or `compact_share` out of range.
+        TopologyError: the semantics or layout is unknown, there is less than one bucket, or
+            `compact_files` or `compact_share` is out of range.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class StateTable(State):
         self.path = os.fspath(path)
         self.semantics = parse_semantics(semantics)
         if layout not in LAYOUTS:
-            known = " or ".join(f'"{name}"' for name in LAYOUTS)
+            layouts = " or ".join(f'"{name}"' for name in LAYOUTS)
             raise TopologyError(
-                f"State table {self.path} cannot have layout={layout!r}. Choose {known}.",
+                f"State table {self.path} cannot have layout={layout!r}. Choose {layouts}.",
                 number="TXN-112",
             )
         if buckets < 1:
@@ -118,8 +118,8 @@ class StateTable(State):
         """The committer that keeps `aggregates` (value column -> aggregate) per `keys`.
 
         Raises:
-            TopologyError: no aggregate, a name that is used twice or reserved, or something that
-                the layout cannot do.
+            TopologyError: there is no aggregate, a name is used twice or reserved, or the layout
+                does not support an aggregate or condition.
         """
         if self.layout == "log":
             return self._bind_log(keys, aggregates)
@@ -173,16 +173,16 @@ class StateTable(State):
         *,
         aggregates: Mapping[str, Aggregate] | None = None,
     ) -> DataFrame:
-        """Keys and values (`Aggregate.result` applied); no bookkeeping columns.
+        """Read keys and values (`Aggregate.result` applied), without bookkeeping columns.
 
         Args:
-            txid: as of this txid; None: as of the newest version now.
-            aggregates: value column -> aggregate, for aggregates of the user's own that show
-                something else than what they store.
+            txid: as of this txid; None: as of the newest version.
+            aggregates: value column -> aggregate, for the user's own aggregates that show another
+                value than they store.
 
         Raises:
-            TableRefusedError: there is no such table, it is no state table, it has not reached
-                `txid` or its log no longer goes back to it, or an aggregate must be handed in.
+            TableRefusedError: the table does not exist or is not a state table, it has not reached
+                `txid` or its log no longer goes back to it, or `aggregates` lacks one.
         """
         if txid is None:
             return self.snapshot(spark, None, aggregates)
@@ -196,18 +196,18 @@ class StateTable(State):
         *,
         aggregates: Mapping[str, Aggregate] | None = None,
     ) -> DataFrame:
-        """Keys and values of those of the given keys that the table has (Trident: `multiGet`).
+        """Read the values of some keys; keys that the table lacks are left out (`multiGet`).
 
-        As of the newest version now. With layout="upsert" only the hash buckets of the given keys
-        are read; for keys in a DataFrame a small job finds out at once which those are.
+        As of the newest version. With layout="upsert" it reads only the hash buckets of these
+        keys; for keys in a DataFrame a small job finds those buckets right away.
 
         Args:
             keys: a DataFrame of exactly the key columns; or a list of keys, each a tuple or dict
-                of the key columns, or the bare value where there is one key column.
+                of the key columns, or the bare value for a single key column.
             aggregates: as in `read`.
 
         Raises:
-            TableRefusedError: as `read`; or keys of other names, number or types.
+            TableRefusedError: as `read`; or the keys have other names, numbers or types.
         """
         stored, shape = self._stored(spark, None, aggregates)
         return shape.shown(rows_of_keys(spark, stored, shape, keys, self.path))
@@ -221,15 +221,15 @@ class StateTable(State):
         """Keys and values (`Aggregate.result` applied) as of a table version; None: the newest.
 
         Raises:
-            TableRefusedError: there is no such table or version, it is no state table, or an
-                aggregate must be handed in.
+            TableRefusedError: the table or version does not exist, it is not a state table, or
+                `aggregates` lacks one.
         """
         return _shown(*self._stored(spark, version, aggregates))
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
     ) -> StoredRows:
-        """As `snapshot` of the newest version now, and which of its files are gone later."""
+        """Read a `snapshot` of the newest version, with a check for files deleted later."""
         storage = self._storage()
         version = newest_version(storage)
         stored, shape = self._stored(spark, version, aggregates)
@@ -246,17 +246,17 @@ class StateTable(State):
         *,
         aggregates: Mapping[str, Aggregate] | None = None,
     ) -> None:
-        """Make (or replace) a temporary SQL view of this session: keys and values as by `read`.
+        """Create or replace a temporary SQL view of this session: keys and values as in `read`.
 
         Each query of the view sees the newest version at that moment.
 
         Args:
-            name: of the view, as in `spark.table(name)`.
+            name: the view's name, as in `spark.table(name)`.
             aggregates: as in `read`.
 
         Raises:
-            TableRefusedError: there is no such table yet, it is no state table, or an aggregate
-                must be handed in.
+            TableRefusedError: the table does not exist yet or is not a state table, or
+                `aggregates` lacks one.
         """
         rows, properties = read_table(spark, self._storage(), follow=True)
         StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
@@ -267,7 +267,7 @@ class StateTable(State):
         version: int | None,
         aggregates: Mapping[str, Aggregate] | None,
     ) -> tuple[StoredState | DataFrame, StateShape]:
-        """(the files of a version, or its rows where only Delta's reader reads them, the shape)."""
+        """(the files of a version, or its rows if only Delta's reader can read it; its shape)."""
         storage = self._storage()
         stored = find_stored(spark, storage, version)
         if stored is not None:

@@ -57,11 +57,11 @@ class TableCommitter(Committer):
 
     Args:
         path: the table's folder: a local path or an object-store URI.
-        semantics: what the table absorbs.
+        semantics: the replays that the table absorbs.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`),
-            for all that reads or writes the table, Spark included.
+            for all reads and writes of the table, Spark's included.
         new_id: source of folder names and commit tokens.
-        keys: columns of which no file has the same values twice; empty: there are none.
+        keys: columns whose values together occur only once in a file; empty if there are none.
     """
 
     lies_in_folder = True
@@ -85,9 +85,9 @@ class TableCommitter(Committer):
         self._context: CommitterContext | None = None
         self._fenced = False
         self._staged_schema: StructType | None = None
-        """Columns of the rows that are staged, without their txid; None: not opened with any."""
+        """Columns of the staged rows, without their txid; None until opened with a schema."""
         self._checked: tuple[StructType, list[Column]] | None = None
-        """These columns, as they are computed."""
+        """The staged columns, and the expressions that compute them."""
         self._begin()
 
     def _begin(self) -> None:
@@ -131,37 +131,37 @@ class TableCommitter(Committer):
         spec = replace(self._spec(schema), settings=settings, first_txid=context.first_txid)
         self._log.open(spec, context.epoch)
         if self._fenced:
-            # Opened after the fence was asked for: the table may be a moment older than we are.
+            # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
 
     def fence(self) -> None:
-        """Shut older leaders out, then delete what they staged and never published."""
+        """Shut older leaders out, then delete files that they staged and never published."""
         self._fenced = True
         if self._log.version < 0:
             return
-        # Looked for before the fence, deleted behind it. Who replaces us fences the table before
-        # it stages anything: then our fence fails, or nothing of its files is among these. A
-        # leader that looked later might be paused in between, and delete what is published since.
-        found = self._area.folders()
-        # Nobody staged in a table that this leader has just made.
+        # Listed before the fence, deleted after it. The next leader fences the table before it
+        # stages anything: then this fence fails, or the list has none of its files. A leader that
+        # listed later might be paused in between, and delete files published since.
+        folders = self._area.folders()
+        # Nobody has staged in a table that this leader has just created.
         if self._log.fence(self._opened.epoch):
-            self._sweep(found)
+            self._sweep(folders)
 
-    def _sweep(self, found: Sequence[str]) -> None:
-        """Delete what dead processes staged and never published, of these folders."""
+    def _sweep(self, folders: Sequence[str]) -> None:
+        """Delete files in these folders that dead processes staged and never published."""
         last = self._log.last_publication()
         newest = last[1].last_txid if last else 0
-        staged = newest_txid(found)
+        staged = newest_txid(folders)
         if staged > newest:
             newest = max(newest, self._newest_published(staged))
-        self._area.sweep(found, newest, self._log.files)
+        self._area.sweep(folders, newest, self._log.files)
 
     def _newest_published(self, staged: int) -> int:
-        """The newest txid of any version: what came last may be the replay of part of a group.
+        """The newest txid of any version: the last one may be the replay of part of a group.
 
         Args:
-            staged: what to take for it where commit files that would tell were cleaned out of the
-                log: then nobody knows, and `VACUUM` is left to delete it.
+            staged: the result if the commit files that record it were cleaned out of the log: it
+                is then unknown, and `VACUUM` has to delete the files.
         """
         last, newest = self._log.last_publication(), 0
         version, first = (last[0], last[1].first_txid) if last else (-1, 0)
@@ -169,15 +169,15 @@ class TableCommitter(Committer):
             commit = self._log.read_commit(version)
             if commit is None:
                 return staged
-            if held := commit.publication:
-                if held.first_txid <= first - LONGEST_GROUP:
+            if publication := commit.publication:
+                if publication.first_txid <= first - LONGEST_GROUP:
                     break
-                newest = max(newest, held.last_txid)
+                newest = max(newest, publication.last_txid)
             version -= 1
         return newest
 
     def last_publication(self) -> tuple[int, Publication] | None:
-        """(table version, publication) of the newest publication in the log; None if none."""
+        """(table version, publication) of the newest publication in the log; None without one."""
         return self._log.last_publication()
 
     def physical_id(self) -> str | None:
@@ -194,14 +194,14 @@ class TableCommitter(Committer):
 
     @abstractmethod
     def _spec(self, schema: StructType) -> TableSpec:
-        """The shape of the table for partials of `schema`; `_staged_schema` from now on."""
+        """The shape of the table for partials of `schema`, which becomes `_staged_schema`."""
 
     @abstractmethod
     def _table_schema(self) -> StructType:
-        """Columns of the table, bookkeeping included, as they follow from `_staged_schema`.
+        """Columns of the table, bookkeeping included, derived from `_staged_schema`.
 
         Raises:
-            TopologyError: it was not opened with any columns.
+            TopologyError: the table was not opened with a schema.
         """
 
     def _known_staged_schema(self) -> StructType:
@@ -217,7 +217,7 @@ class TableCommitter(Committer):
         _require_same_columns(schema, rows.schema, self.name)
         if self._checked is None or self._checked[0] is not schema:
             self._checked = schema, with_valid_text(schema, self.name)
-        # Several attempts' rows go into one job by the places of their columns.
+        # One job unions the rows of several attempts by the position of their columns.
         return rows.select(*self._checked[1], bigint(attempt.txid).alias(TXID))
 
     # --- prepare -----------------------------------------------------------------------------
@@ -225,12 +225,12 @@ class TableCommitter(Committer):
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
         """Compute the next version's files, applying the guard of `semantics`."""
         if self._log.version < 0 and not staged.files:
-            # Nothing was ever staged, so the columns are unknown and there is no table yet.
+            # Nothing was ever staged, so the columns are unknown and the table does not exist.
             return Prepared(staged, (), skipped=True)
         if self.prepare_reads:
             self._check(publication, staged)
         else:
-            self._log.require_newer(publication)  # the rest is looked at right before the append
+            self._log.require_newer(publication)  # the rest is checked right before the append
         last = self._log.last_publication()
         version, txid = held(last, self.semantics, publication, self.name)
         if txid >= publication.last_txid:
@@ -240,22 +240,22 @@ class TableCommitter(Committer):
         return replace(prepared, staged=staged)
 
     def _check(self, publication: Publication, staged: Staged) -> None:
-        """Look at all that `prepare` relies on, in one round trip."""
+        """Check everything that `prepare` relies on, in one round trip."""
         self._log.check(publication, staged.files)
 
     @abstractmethod
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
-        """The next version's files, out of what the table does not hold for good."""
+        """The next version's files, for the txids that the table does not hold for good."""
 
     def _unfinished(self, publication: Publication) -> bool:
         """Return whether the table may hold rows of an attempt that never finished."""
         return unfinished(self._log.last_publication(), publication)
 
     def _logged_schema(self) -> StructType:
-        """Columns of the table, bookkeeping included, as its log has them.
+        """Columns of the table, bookkeeping included, as recorded in its log.
 
         Raises:
-            TopologyError: it was not opened, or there is none.
+            TopologyError: the table was not opened, or does not exist.
         """
         from pyspark.sql.types import StructType
 
@@ -267,23 +267,23 @@ class TableCommitter(Committer):
         return StructType.fromJson(columns)
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
-        """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
+        """Call `read` over the table's files; repeat it if they were rewritten meanwhile.
 
         Raises:
-            TableChangedError: a file is gone that the table's newest version still has.
+            TableChangedError: a file of the table's newest version is gone.
         """
         return up_to_date(read, self._log, self._storage)
 
     def _stored_rows(
         self, rows: DataFrame, paths: Sequence[str], of_keys: KeysReader | None = None
     ) -> StoredRows:
-        """Rows that are read from these files."""
+        """Rows read from these files."""
         return StoredRows(rows, lambda: first_missing(self._storage, paths), of_keys)
 
     # --- publish -----------------------------------------------------------------------------
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
-        """Append the prepared version on condition that it is the next one; read it back."""
+        """Append the prepared version if it is the next one; read it back."""
         if prepared.skipped:
             commit = self._log.read_commit(prepared.read_version)
             adds = commit.adds if commit else ()
@@ -292,7 +292,7 @@ class TableCommitter(Committer):
             try:
                 return replace(self._publish(prepared, publication), prepared=prepared)
             except StaleFilesError:
-                # OPTIMIZE rewrote what this version would have removed: the rows are the same.
+                # OPTIMIZE rewrote files that this version would remove: the rows are the same.
                 prepared = self.prepare(prepared.staged, publication)
         return replace(self._publish(prepared, publication), prepared=prepared)
 
@@ -305,16 +305,16 @@ class TableCommitter(Committer):
         except AppendFailedError:
             raise  # the request may still land: its files must stay
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
-            # After these errors certainly nothing landed; after any other the files stay.
+            # After these errors nothing has landed for certain; after any other the files stay.
             self._withdraw(prepared)
             raise
 
     def _just_sent(self) -> Collection[str]:
-        """Paths of the files that `prepare` has put into storage by itself, in this turn."""
+        """Paths of the files that `prepare` itself has written in this turn."""
         return ()
 
     def _withdraw(self, prepared: Prepared) -> None:
-        """The files of a version that was not made are their attempts' own again."""
+        """Give the files of a failed version back to their attempts."""
         staged, left = prepared.staged, {file.path: file for file in prepared.adds}
         for member in staged.members:
             own = [left.pop(file.path) for file in member.files if file.path in left]
@@ -324,17 +324,17 @@ class TableCommitter(Committer):
     # --- clean-up ----------------------------------------------------------------------------
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged; published files are not touched."""
+        """Delete the staged files of a dead attempt; leave published files alone."""
         self._area.discard(attempt)
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Delete the scratch files of a committed attempt; now and then look after the log."""
+        """Delete the scratch files of a committed attempt; maintain the log from time to time."""
         self._area.discard(attempt)
         self._checkpoints.run(self._log.version, self._log.properties)
         self._cleanup.run(self._log.version)
 
     def keep(self, name: str, content: bytes) -> bool:
-        """Keep a spout's bytes beside the table; False while there is no table."""
+        """Keep a spout's bytes beside the table; False while the table does not exist."""
         if self._log.version < 0:
             return False
         kept_files.keep(self._storage, name, content)
@@ -345,9 +345,9 @@ class TableCommitter(Committer):
         return kept_files.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:
-        """Mark `txid` as final in the log, where a replay could have replaced or repeated it.
+        """Mark `txid` as final in the log, if a replay could replace or repeat it.
 
-        A transactional table needs no mark: a replay of what it holds is skipped.
+        A transactional table needs no mark: it skips replays of txids that it holds.
 
         Raises:
             FencedError: the table holds a newer epoch.
@@ -363,36 +363,36 @@ class TableCommitter(Committer):
     # --- Spark -------------------------------------------------------------------------------
 
     def _session(self, conf: Mapping[str, str]) -> SparkSession:
-        """A session of our own over the same executors: the user's settings stay untouched."""
+        """A separate session over the same executors: the user's settings stay untouched."""
         if self._work_session is None:
             self._work_session = computing_session(self._spark, conf)
         return self._work_session
 
     def _reading(self) -> SparkSession:
-        """The session in which the table is read for queries."""
+        """The session that reads the table for queries."""
         if self._read_session is None:
-            # A few hundred files are listed sooner than a Spark job is started for it.
+            # Listing a few hundred files takes less time than starting a Spark job for it.
             threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-            # It decides the type of a mean of decimals, which others know from the user's session.
+            # Decides the type of a mean of decimals, which must be the one of the user's session.
             digits = "spark.sql.decimalOperations.allowPrecisionLoss"
             conf = {threshold: "1000", digits: str(self._spark.conf.get(digits))}
             self._read_session = computing_session(self._spark, conf)
         return self._read_session
 
 
-def _require_same_columns(expected: StructType, found: StructType, table: str) -> None:
-    """Refuse rows whose columns are not those that the table was opened with.
+def _require_same_columns(expected: StructType, actual: StructType, table: str) -> None:
+    """Refuse rows with other columns than the table was opened with.
 
     Raises:
         TopologyError: naming the first difference.
     """
-    wanted = {field.name: field.dataType.simpleString() for field in expected}
-    got = {field.name: field.dataType.simpleString() for field in found}
-    for name in (*wanted, *got):
-        if wanted.get(name) != got.get(name):
+    opened = {field.name: field.dataType.simpleString() for field in expected}
+    types = {field.name: field.dataType.simpleString() for field in actual}
+    for name in (*opened, *types):
+        if opened.get(name) != types.get(name):
             raise TopologyError(
-                f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, "
-                f"but the table was opened with {wanted.get(name, 'no such column')}. Make the "
+                f"Column '{name}' of the rows for table {table} is {types.get(name, 'missing')}, "
+                f"but the table was opened with {opened.get(name, 'no such column')}. Make the "
                 "transform return the same columns for every batch.",
                 number="TXN-114",
             )

@@ -1,4 +1,4 @@
-"""Aggregations that can be kept as running state, and one's own.
+"""Aggregations that a state table can keep as running values, built-in and the user's own.
 
     class Product(Aggregate):
         def __init__(self, column): self.column = column
@@ -6,7 +6,7 @@
         def combine(self, stored, partial): return stored * partial
         def zero(self): return sf.lit(1.0)
 
-Everything is a Spark SQL expression; see `txn.interfaces.Aggregate` for what is promised, and
+Everything is a Spark SQL expression; see `txn.interfaces.Aggregate` for the contract, and
 docs/aggregates.md for a table of all of them.
 """
 
@@ -72,8 +72,8 @@ _BUILTIN: dict[str, type[Builtin]] = {
 def identity(aggregate: Aggregate) -> str:
     """An aggregate's identity in a table: `Sum(delay)`, `CountDistinct(user,12)`.
 
-    All parameters of a built-in one; class and columns of any other, whose module is named too
-    when its class is called like a built-in one.
+    All parameters of a built-in one; class and columns of any other, with its module if its class
+    has the name of a built-in one.
     """
     kind = type(aggregate)
     own = aggregate.parameters if isinstance(aggregate, Builtin) else aggregate.columns
@@ -83,20 +83,20 @@ def identity(aggregate: Aggregate) -> str:
 
 
 def by_identity(text: str) -> Aggregate | None:
-    """The built-in aggregate that `identity` calls `text`; None when there is none."""
+    """The built-in aggregate whose `identity` is `text`; None if none has it."""
     name, opening, rest = text.partition("(")
     make: Callable[..., Any] | None = _BUILTIN.get(name)
     if make is None or not opening or not rest.endswith(")"):
         return None
     written = rest[:-1]
-    # Read in every way that it could have been written, and kept only if written so again.
+    # Parse the text in every possible way, and accept the aggregate whose identity is the text.
     for parameters in ((), (written,), as_values(written)):
         if parameters is None:
             continue
         try:
-            found: Builtin = make(*parameters)
+            aggregate: Builtin = make(*parameters)
         except (TypeError, ValueError):
             continue
-        if identity(found) == text:
-            return found
+        if identity(aggregate) == text:
+            return aggregate
     return None

@@ -1,4 +1,4 @@
-"""The base of the built-in aggregates: their columns, NULL and -0.0, and whose total one is."""
+"""The base of the built-in aggregates: their columns, NULL and -0.0, and the table for errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def input_column(name: str) -> Column:
 
 
 def either(combined: Column, stored: Column, partial: Column) -> Column:
-    """`combined`, and where that is NULL the one of both that is not."""
+    """`combined`; where that is NULL, `stored` or `partial`, whichever is not NULL."""
     from pyspark.sql import functions as sf
 
     return sf.coalesce(combined, stored, partial)
@@ -45,7 +45,7 @@ def either(combined: Column, stored: Column, partial: Column) -> Column:
 def input_value(name: str, kinds: Mapping[str, DataType]) -> Column:
     """The input column of this name, with 0.0 for -0.0, within structs and arrays, too.
 
-    SQL takes both for one value, so which of them is kept would depend on the batches.
+    They are equal in SQL, so the stored one would otherwise depend on the batches.
     """
     column, kind = input_column(name), kinds.get(name)
     return column if kind is None or not _has_floats(kind) else _without_minus_zero(column, kind)
@@ -68,7 +68,7 @@ def _has_floats(kind: DataType) -> bool:
 
 
 def _without_minus_zero(value: Column, kind: DataType) -> Column:
-    """`value`, of the same type, with 0.0 for every -0.0 in it; what is NULL stays NULL."""
+    """`value`, of the same type, with 0.0 for every -0.0 in it; NULL stays NULL."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType, StructType
 
@@ -87,14 +87,14 @@ def _without_minus_zero(value: Column, kind: DataType) -> Column:
 
 
 def if_any(merged: Column, partial: Column) -> Column:
-    """`merged`, an aggregate over partials; NULL when every one of them is NULL."""
+    """`merged`, an aggregate over partials; NULL if all of them are NULL."""
     from pyspark.sql import functions as sf
 
     return sf.when(sf.count(partial) > 0, merged)
 
 
 def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataType]) -> None:
-    """Refuse a column that is no number; Spark would make doubles of texts.
+    """Refuse a column that is not a number; Spark would make doubles of texts.
 
     Raises:
         TopologyError: naming the column and its type.
@@ -111,13 +111,13 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
 
 
 class Builtin(Aggregate):
-    """An aggregate of this package: a table can name it, and be read by that name alone."""
+    """An aggregate of this package: a table records its name, and that is enough to read it."""
 
     _table: str | None = None
 
     @property
     def _what(self) -> str:
-        """Whose total it is, for errors."""
+        """The total's name in errors."""
         return repr(self) if self._table is None else f"{self!r}{of_table(self._table)}"
 
     @property
@@ -129,20 +129,20 @@ class Builtin(Aggregate):
         return f"{type(self).__name__}({as_text(self.parameters)})"
 
     def zero(self) -> Column:
-        """NULL, as SQL has it for no rows."""
+        """NULL, SQL's value for no rows."""
         from pyspark.sql import functions as sf
 
         return sf.lit(None)
 
 
 def kept_in(table: str, aggregates: Mapping[str, Any]) -> dict[str, Any]:
-    """The same aggregates, whose errors name the table; of others than ours nothing changes."""
-    found = dict(aggregates)
+    """Copy the built-in aggregates, so that their errors name the table; keep all others."""
+    named = dict(aggregates)
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Builtin):
-            found[name] = copy.copy(aggregate)
-            found[name]._table = table
-    return found
+            named[name] = copy.copy(aggregate)
+            named[name]._table = table
+    return named
 
 
 class OfColumn(Builtin):

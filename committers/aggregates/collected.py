@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CollectSet", "CountDistinct", "First", "FirstN", "Last", "LastN"]
 
 _MOST_KEPT = 10_000
-"""Most values that one key may hold: a row of a table, not a table in a row."""
+"""The most values that one key may hold: a row of a table, not a table in a row."""
 
 
 class _Ordered(Builtin):
@@ -46,7 +46,7 @@ class _Ordered(Builtin):
         return self.partial_of({})
 
     def _row(self, kinds: Mapping[str, DataType]) -> Column:
-        """struct<order, value>, NULL where the order is: such a row is neither first nor last."""
+        """struct<order, value>; NULL if the order is NULL: the row is neither first nor last."""
         from pyspark.sql import functions as sf
 
         order, value = (input_value(name, kinds) for name in (self.order_by, self.column))
@@ -61,9 +61,9 @@ class _Ordered(Builtin):
 class First(_Ordered):
     """Value of a column in the row with the smallest order; NULL when no row has an order.
 
-    Rows whose order is NULL do not count, rows whose value is NULL do. Of several rows with the
-    same smallest order, the one with the smallest value counts, NULL being the smallest: so the
-    result does not depend on batches. Stored as struct<order, value>. Source: Trident's `minBy`.
+    Rows whose order is NULL do not count, rows whose value is NULL do. Among rows with the same
+    smallest order, the smallest value counts (NULL is the smallest), so the result does not depend
+    on batches. Stored as struct<order, value>. Source: Trident's `minBy`.
     """
 
     def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
@@ -73,7 +73,7 @@ class First(_Ordered):
         return sf.min(self._row(kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The lesser (order, value) of those that are not NULL."""
+        """The lesser (order, value) of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.least(stored, partial)
@@ -88,8 +88,8 @@ class First(_Ordered):
 class Last(_Ordered):
     """Value of a column in the row with the greatest order; NULL when no row has an order.
 
-    Rows whose order is NULL do not count, rows whose value is NULL do. Of several rows with the
-    same greatest order, the one with the greatest value counts, NULL being the smallest. Stored as
+    Rows whose order is NULL do not count, rows whose value is NULL do. Among rows with the same
+    greatest order, the greatest value counts (NULL is the smallest). Stored as
     struct<order, value>. Source: Trident's `maxBy`.
     """
 
@@ -100,7 +100,7 @@ class Last(_Ordered):
         return sf.max(self._row(kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The greater (order, value) of those that are not NULL."""
+        """The greater (order, value) of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
@@ -116,13 +116,13 @@ class FirstN(Builtin):
     """The `n` rows with the smallest order, as a sorted array of struct<order, columns>.
 
     Rows whose order is NULL do not count; rows of the same order are ordered by `columns`; equal
-    rows are kept as often as they come. An empty array when there is none. Source: Trident's
+    rows are kept as often as they come. An empty array without such rows. Source: Trident's
     `FirstN`.
 
     Args:
         n: 1 to 10,000.
         order_by: the column to order by.
-        columns: what to keep of a row besides.
+        columns: further columns to keep.
 
     Raises:
         ValueError: an `n` out of range, or a column without a name.
@@ -133,12 +133,12 @@ class FirstN(Builtin):
     def __init__(self, n: int, order_by: str, *columns: str) -> None:
         self.n = require_number(self, "n", n, 1, _MOST_KEPT)
         self.order_by = require_text(self, order_by, "the name of a column to order by")
-        self._kept = tuple(require_text(self, column) for column in columns)
+        self._further_columns = tuple(require_text(self, column) for column in columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The order and what is kept besides."""
-        return tuple(dict.fromkeys((self.order_by, *self._kept)))
+        """The order and the further columns."""
+        return tuple(dict.fromkeys((self.order_by, *self._further_columns)))
 
     @property
     def parameters(self) -> tuple[str | int, ...]:
@@ -156,8 +156,8 @@ class FirstN(Builtin):
         row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         present = sf.when(input_column(self.order_by).isNotNull(), row)
         name = "max_by" if self.descending else "min_by"
-        found = sf.call_function(name, present, present, sf.lit(self.n))
-        return sf.coalesce(found, self.zero())
+        rows = sf.call_function(name, present, present, sf.lit(self.n))
+        return sf.coalesce(rows, self.zero())
 
     def zero(self) -> Column:
         """No rows."""
@@ -187,10 +187,10 @@ class LastN(FirstN):
 
 
 class CollectSet(OfColumn):
-    """The `limit` smallest distinct values of a column, sorted; NULL is no value.
+    """The `limit` smallest distinct values of a column, sorted; NULL does not count.
 
-    Nothing tells whether there are more. Keeping the smallest ones, and not the first to come, is
-    what makes the result the same whatever the batches. All distinct values of one key within one
+    The result does not show whether there are more. Keeping the smallest values, not the first to
+    come, makes the result independent of the batches. All distinct values of one key within one
     batch are in a task's memory for a moment.
 
     Args:
@@ -250,7 +250,7 @@ _WARNS = "org.apache.datasketches.memory.internal.ResourceImpl"
 
 
 class CountDistinct(OfColumn):
-    """About how many distinct values a column has, NULL not counted; a bigint.
+    """The approximate number of distinct values of a column, without NULL; a bigint.
 
     Stored as a HyperLogLog sketch (binary) of at most 2^lg_config_k bytes and 40, far fewer for few
     values. The standard error is about 1.04 / sqrt(2^lg_config_k): 1.6 % for 12, 0.8 % for 14.
@@ -259,7 +259,7 @@ class CountDistinct(OfColumn):
 
     Args:
         column: of type int, bigint, string or binary; cast others, for example dates to string.
-            Spark refuses them when the stream's columns are known, before anything runs.
+            Spark refuses other types when the stream's columns are known, before anything runs.
         lg_config_k: 4 to 21.
 
     Raises:
@@ -283,7 +283,7 @@ class CountDistinct(OfColumn):
         return sf.hll_sketch_agg(input_column(self.column), self.lg_config_k)
 
     def zero(self) -> Column:
-        """The empty sketch, byte by byte what hll_sketch_agg makes of no rows."""
+        """The empty sketch, the same bytes as hll_sketch_agg over no rows."""
         from pyspark.sql import functions as sf
 
         # Source: Apache DataSketches, HllUtil and PreambleUtil: an empty list of HLL_8 coupons.
@@ -300,7 +300,7 @@ class CountDistinct(OfColumn):
         """The union of all sketches."""
         from pyspark.sql import functions as sf
 
-        # A union estimates a little differently from the sketch that it was made of.
+        # The union of one sketch would estimate a little differently from that sketch.
         single = sf.any_value(partial, sf.lit(True))
         union = sf.when(sf.count(partial) == 1, single).otherwise(sf.hll_union_agg(partial))
         return if_any(union, partial)

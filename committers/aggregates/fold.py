@@ -1,4 +1,4 @@
-"""A fold over rows in order, for values that partial results cannot give."""
+"""A fold over rows in order, for values that cannot be computed from partial results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Fold"]
 
 
 class Fold(Builtin):
-    """Starts with `init` and applies `reduce` to one row after the other.
+    """Start with `init` and apply `reduce` to one row after the other.
 
         Fold("0D", "0.9D * acc + 0.1D * row.price", "time", "price")     # exponential smoothing
 
@@ -25,29 +25,29 @@ class Fold(Builtin):
     rows of one key are sorted in one task's memory. Source: Trident's `ReducerAggregator`, with an
     order that does not depend on the cluster.
 
-    Where an aggregate can be combined (a sum, a maximum), it is far cheaper than a fold.
+    An aggregate that can be combined (a sum, a maximum) is far cheaper than a fold.
 
     Args:
         init: SQL expression of the value before any row. Its type is the result's: cast it.
-        reduce: SQL expression of the next value, of exactly that type, out of `acc` (the value so
+        reduce: SQL expression of the next value, of exactly that type, from `acc` (the value so
             far) and `row.<column>`.
         order_by: the column to order a batch's rows by.
         columns: further columns that `reduce` reads.
 
     Raises:
-        ValueError: an expression or a column that is empty.
+        ValueError: an expression or a column is empty.
     """
 
     def __init__(self, init: str, reduce: str, order_by: str, *columns: str) -> None:
         self.init = require_text(self, init, "an SQL expression to start with")
         self.reduce = require_text(self, reduce, "an SQL expression of acc and row")
         self.order_by = require_text(self, order_by, "the name of a column to order by")
-        self._read = tuple(require_text(self, column) for column in columns)
+        self._further_columns = tuple(require_text(self, column) for column in columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The order and what is read besides."""
-        return tuple(dict.fromkeys((self.order_by, *self._read)))
+        """The order and the further columns."""
+        return tuple(dict.fromkeys((self.order_by, *self._further_columns)))
 
     @property
     def parameters(self) -> tuple[str | int, ...]:
@@ -72,7 +72,7 @@ class Fold(Builtin):
         return self._fold(sf.expr(self.init), partial)
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The rows folded into the stored value, or into `init` where that is NULL."""
+        """The rows folded into the stored value, or into `init` if that is NULL."""
         from pyspark.sql import functions as sf
 
         folded = self._fold(sf.coalesce(stored, sf.expr(self.init)), partial)

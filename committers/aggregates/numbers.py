@@ -78,10 +78,11 @@ class Count(Builtin):
 
 
 class Sum(OfColumn):
-    """Sum of a column over the rows where it is not NULL; NULL when there are none.
+    """Sum of a column over the rows where it is not NULL; NULL without such rows.
 
     Integers add up to bigint, decimals to decimal(precision + 10, scale), as in Spark's SQL. A sum
-    that leaves its type's range is an error, never a wrapped number, whatever the session says.
+    that leaves its type's range is an error, never a wrapped number, whatever the session's
+    settings.
     """
 
     def partial(self) -> Column:
@@ -94,20 +95,20 @@ class Sum(OfColumn):
         return _checked_sum(self, kinds.get(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The sum of those that are not NULL; `combine_as` keeps every digit of wide decimals."""
+        """The sum without NULLs; `combine_as` keeps every digit of wide decimals."""
         return either(stored + partial, stored, partial)
 
     def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
-        """The sum of those that are not NULL."""
+        """The sum without NULLs."""
         return exact_add(stored, partial, kind, self._what)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """The sum of those that are not NULL."""
+        """The sum without NULLs."""
         return exact_sum(partial, kind, self._what)
 
 
 class Min(OfColumn):
-    """Smallest value of a column, NULL when there is none. NaN is the greatest number."""
+    """Smallest value of a column, NULL without values. NaN is the greatest number."""
 
     def partial(self) -> Column:
         """min(column)."""
@@ -120,7 +121,7 @@ class Min(OfColumn):
         return sf.min(input_value(self.column, kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The smaller of those that are not NULL."""
+        """The smaller of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.least(stored, partial)
@@ -133,7 +134,7 @@ class Min(OfColumn):
 
 
 class Max(OfColumn):
-    """Greatest value of a column, NULL when there is none. NaN is the greatest number."""
+    """Greatest value of a column, NULL without values. NaN is the greatest number."""
 
     def partial(self) -> Column:
         """max(column)."""
@@ -146,7 +147,7 @@ class Max(OfColumn):
         return sf.max(input_value(self.column, kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The greater of those that are not NULL."""
+        """The greater of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
@@ -159,11 +160,11 @@ class Max(OfColumn):
 
 
 class Avg(OfColumn):
-    """Mean of a column over the rows where it is not NULL; NULL when there are none.
+    """Mean of a column over the rows where it is not NULL; NULL without such rows.
 
     Stored as struct<sum, count>, summed as in `Sum`: integers and decimals exactly, and an error
     when the sum leaves its type's range. The result is a double; for decimals it has the type of
-    SQL's `sum / count`, with at least as many digits behind the point as Spark's avg(), up to 38 in
+    SQL's `sum / count`, with at least as many digits after the point as Spark's avg(), up to 38 in
     all.
     """
 
@@ -188,9 +189,9 @@ class Avg(OfColumn):
         """Sum by sum, count by count."""
         from pyspark.sql import functions as sf
 
-        ours, theirs = stored["sum"], partial["sum"]
+        old, new = stored["sum"], partial["sum"]
         counts = _or_zero(stored["count"]) + _or_zero(partial["count"])
-        both = sf.struct(either(ours + theirs, ours, theirs).alias("sum"), counts.alias("count"))
+        both = sf.struct(either(old + new, old, new).alias("sum"), counts.alias("count"))
         return _unless_both_null(stored, partial, both)
 
     def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
@@ -214,7 +215,7 @@ class Avg(OfColumn):
         return if_any(both, partial)
 
     def result(self, stored: Column) -> Column:
-        """The quotient; NULL, not an error, when nothing was counted."""
+        """The quotient; NULL, not an error, for a count of 0."""
         from pyspark.sql import functions as sf
 
         counted = stored["count"] > 0
@@ -225,8 +226,8 @@ class Avg(OfColumn):
 class Variance(OfColumn):
     """Sample variance of a column over the rows where it is not NULL (Spark's var_samp).
 
-    A double, NULL for fewer than two values. Stored as struct<count, mean, m2>, m2 being the sum
-    of squared distances from the mean: unlike a sum of squares it loses no digits to large means.
+    A double, NULL for fewer than two values. Stored as struct<count, mean, m2>: m2 is the sum of
+    squared distances from the mean, and unlike a sum of squares it loses no digits to large means.
     Source: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances", 1979; Spark's own `CentralMomentAgg` is the same.
     """
@@ -249,13 +250,13 @@ class Variance(OfColumn):
         )
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Both counts; the mean weighted by count; both m2 and the distance of the means."""
+        """Add the counts, weight the mean by count, add both m2 and the distance of the means."""
         from pyspark.sql import functions as sf
 
-        ours, theirs = _or_zero(stored["count"]), _or_zero(partial["count"])
-        total, distance = ours + theirs, partial["mean"] - stored["mean"]
-        mean = stored["mean"] + distance * theirs / total
-        m2 = stored["m2"] + partial["m2"] + distance * distance * ours * theirs / total
+        old, new = _or_zero(stored["count"]), _or_zero(partial["count"])
+        total, distance = old + new, partial["mean"] - stored["mean"]
+        mean = stored["mean"] + distance * new / total
+        m2 = stored["m2"] + partial["m2"] + distance * distance * old * new / total
         both = sf.struct(
             total.alias("count"),
             either(mean, stored["mean"], partial["mean"]).alias("mean"),
@@ -264,7 +265,7 @@ class Variance(OfColumn):
         return _unless_both_null(stored, partial, both)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """`combine` one after the other, in any order: sums of squares would lose digits."""
+        """Apply `combine` one by one, in any order: sums of squares would lose digits."""
         from pyspark.sql import functions as sf
 
         def add(one: Column, other: Column) -> Column:
@@ -291,7 +292,7 @@ class StdDev(Variance):
 
 
 class BoolAnd(OfColumn):
-    """Whether a boolean column is true in all rows where it is not NULL; NULL without such rows."""
+    """True if a boolean column is true in all rows where it is not NULL; NULL without such rows."""
 
     def partial(self) -> Column:
         """bool_and(column)."""
@@ -300,18 +301,18 @@ class BoolAnd(OfColumn):
         return sf.bool_and(input_column(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored AND partial, of those that are not NULL."""
+        """Stored AND partial, without NULLs."""
         return either(stored & partial, stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """True in all that are not NULL."""
+        """True if all are true, without NULLs."""
         from pyspark.sql import functions as sf
 
         return sf.bool_and(partial)
 
 
 class BoolOr(OfColumn):
-    """Whether a boolean column is true in any row; NULL when it is NULL in all of them."""
+    """True if a boolean column is true in any row; NULL if it is NULL in all of them."""
 
     def partial(self) -> Column:
         """bool_or(column)."""
@@ -320,11 +321,11 @@ class BoolOr(OfColumn):
         return sf.bool_or(input_column(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored OR partial, of those that are not NULL."""
+        """Stored OR partial, without NULLs."""
         return either(stored | partial, stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """True in any."""
+        """True if any is true."""
         from pyspark.sql import functions as sf
 
         return sf.bool_or(partial)
@@ -340,11 +341,11 @@ class BitAnd(OfColumn):
         return sf.bit_and(input_column(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored & partial, of those that are not NULL."""
+        """Stored & partial, without NULLs."""
         return either(stored.bitwiseAND(partial), stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise AND of those that are not NULL."""
+        """Bitwise AND, without NULLs."""
         from pyspark.sql import functions as sf
 
         return sf.bit_and(partial)
@@ -360,11 +361,11 @@ class BitOr(OfColumn):
         return sf.bit_or(input_column(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored | partial, of those that are not NULL."""
+        """Stored | partial, without NULLs."""
         return either(stored.bitwiseOR(partial), stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise OR of those that are not NULL."""
+        """Bitwise OR, without NULLs."""
         from pyspark.sql import functions as sf
 
         return sf.bit_or(partial)
@@ -380,21 +381,21 @@ class BitXor(OfColumn):
         return sf.bit_xor(input_column(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored ^ partial, of those that are not NULL."""
+        """Stored ^ partial, without NULLs."""
         return either(stored.bitwiseXOR(partial), stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise XOR of those that are not NULL."""
+        """Bitwise XOR, without NULLs."""
         from pyspark.sql import functions as sf
 
         return sf.bit_xor(partial)
 
 
 def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
-    """sum(column); an error where it leaves the range of its type, in a session without ANSI too.
+    """sum(column); an error if it leaves the range of its type, in a session without ANSI too.
 
     Args:
-        kind: the column's type; None: not known.
+        kind: the column's type; None if unknown.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import LongType
@@ -415,7 +416,7 @@ def _or_zero(count: Column) -> Column:
 
 
 def _unless_both_null(stored: Column, partial: Column, both: Column) -> Column:
-    """`both` is a struct, which is there even when all that it was made of is not."""
+    """`both`, or NULL if both inputs are NULL: a struct of NULLs is not NULL by itself."""
     from pyspark.sql import functions as sf
 
     return sf.when(stored.isNotNull() | partial.isNotNull(), both)

@@ -1,4 +1,4 @@
-"""The parameters of built-in aggregates: their text in a table, and what they may be."""
+"""The parameters of built-in aggregates: their text in a table, and their checks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _VALUE = re.compile(rf"`(?:[^`]|``)+`|[0-9]+|{_PLAIN.pattern}", re.ASCII)
 
 
 def as_text(parameters: tuple[str | int, ...]) -> str:
-    """Parameters as a table remembers them: `delay`, `user,12`, or `*` for none.
+    """Parameters as a table records them: `delay`, `user,12`, or `*` for none.
 
-    A text alone is written as it is, so that `Sum(delay)` stays what it always was. Among several,
-    and where it could be taken for something else, a text that is no plain name is quoted.
+    A single text is written as it is, so that `Sum(delay)` keeps its old form. Among several
+    parameters, or if it is ambiguous, a text that is not a plain name is quoted.
     """
     if not parameters:
         return "*"
@@ -34,25 +34,25 @@ def as_values(text: str) -> tuple[str | int, ...] | None:
     """Parse a text of `as_text`; None for any other text."""
     values: list[str | int] = []
     position = 0
-    while found := _VALUE.match(text, position):
-        value = found.group()
+    while match := _VALUE.match(text, position):
+        value = match.group()
         if value.startswith("`"):
             values.append(value[1:-1].replace("``", "`"))
         else:
             values.append(int(value) if value.isdigit() else value)
-        if found.end() == len(text):
+        if match.end() == len(text):
             return tuple(values)
-        if text[found.end()] != ",":
+        if text[match.end()] != ",":
             return None
-        position = found.end() + 1
+        position = match.end() + 1
     return None
 
 
 def require_text(aggregate: Aggregate, text: object, what: str = "the name of a column") -> str:
-    """`text`, if it is one and not empty.
+    """Return `text` if it is a string that is not empty.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is empty or not a string.
     """
     if not isinstance(text, str) or not text:
         raise ValueError(f"{type(aggregate).__name__} needs {what}, not {text!r}")
@@ -60,7 +60,7 @@ def require_text(aggregate: Aggregate, text: object, what: str = "the name of a 
 
 
 def require_number(aggregate: Aggregate, name: str, value: object, low: int, high: int) -> int:
-    """`value`, if it is within [low, high].
+    """Return `value` if it is a whole number within [low, high].
 
     Raises:
         ValueError: it is not.

@@ -1,4 +1,4 @@
-"""Totals that are exact or refused, whatever the session's settings say."""
+"""Totals that are exact or refused, whatever the session's settings."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = [
 ]
 
 _OVERFLOW = "ARITHMETIC_OVERFLOW: {} leaves the range of its type."
-"""The error conditions of our own expressions."""
+"""The error condition of txn's own expressions."""
 _OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its type\.", re.DOTALL)
 
 _MOST_DIGITS = 38
 _SAFE_DIGITS = 28
 _QUOTIENT_DIGITS = 32
-"""Digits before the point in SQL's quotient of decimals: six of 38 stay behind it."""
+"""Digits before the point in SQL's quotient of decimals: six of 38 stay after it."""
 _HALF = 32
 _LOW_HALF = 2**_HALF - 1
 
 
 def or_overflow(total: Column, counted: Column, what: str) -> Column:
-    """`total`; an error where it is NULL although `counted` is true."""
+    """`total`; an error if it is NULL although `counted` is true."""
     from pyspark.sql import functions as sf
 
     error = sf.raise_error(sf.lit(_OVERFLOW.format(what)))
@@ -47,25 +47,25 @@ def or_overflow(total: Column, counted: Column, what: str) -> Column:
 def overflows_of(table: str) -> Iterator[None]:
     """Name the table and the aggregate when a job inside fails because a total is out of range.
 
-    The total may belong to another table whose new values feed this one: its aggregate says so.
+    The total may belong to another table whose new values feed this one: its aggregate names it.
 
     Args:
-        table: into which the job writes.
+        table: the table that the job writes.
 
     Raises:
-        OverflowError: no error of the product's own, so that a group of txids goes on one by one,
-            and stops at the one whose rows are too much.
+        OverflowError: deliberately not a TxnError, so that a group of txids is retried one by one,
+            and stops at the txid whose rows are too large.
     """
     try:
         yield
     except Exception as error:
-        found = _OVERFLOWN.search(str(error))
-        if found is None:
+        match = _OVERFLOWN.search(str(error))
+        if match is None:
             raise
-        own = found[1].endswith(of_table(table))
+        own = match[1].endswith(of_table(table))
         where = "" if own else f", when the rows for table {table} are computed"
         raise OverflowError(
-            f"{found[1]} leaves the range of its type{where}. Nothing of this txid was stored, "
+            f"{match[1]} leaves the range of its type{where}. Nothing of this txid was stored, "
             "and every table is as it was. Filter out the rows with too large values in a "
             "transform; or start over with a new table and cast the column to a wider type "
             "(decimal(38,s), or fewer decimal places if it has 38 digits already; a mean of "
@@ -74,14 +74,14 @@ def overflows_of(table: str) -> Iterator[None]:
 
 
 def of_table(table: str) -> str:
-    """How the name of an aggregate ends in an error, where its table is known."""
+    """The suffix of an aggregate's name in an error, if its table is known."""
     return f" of table {table}"
 
 
 def wants_exact_check(kind: DataType | None) -> bool:
-    """Return whether one batch can bring a sum of this type out of the range of the sum's type.
+    """Return whether one batch can take a sum of this type out of the range of the sum's type.
 
-    Spark gives the sum of a narrower decimal ten digits more: it takes 10,000,000,000 rows.
+    Spark adds ten digits to the sum of a narrower decimal: that takes 10,000,000,000 rows.
     """
     from pyspark.sql.types import DecimalType
 
@@ -89,13 +89,13 @@ def wants_exact_check(kind: DataType | None) -> bool:
 
 
 def exact_sum(values: Column, kind: DataType, what: str) -> Column:
-    """Sum of those that are not NULL, of the type `kind`; an error where it leaves the range.
+    """The sum without NULLs, of the type `kind`; an error if it leaves the range.
 
-    Whatever the session's settings say: where totals are read, the session is the user's. Of whole
-    numbers only the total has to be in range, and not what the sum is on the way to it.
+    Whatever the session's settings: totals are read in the user's session. For whole numbers only
+    the total has to be in range, not the sums on the way to it.
 
     Args:
-        what: whose sum it is, for the error.
+        what: the sum's name, for the error.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import LongType
@@ -105,9 +105,9 @@ def exact_sum(values: Column, kind: DataType, what: str) -> Column:
 
 
 def whole_sum(values: Column) -> Column:
-    """Sum of bigints; NULL where the total leaves the range, in whatever order they are added.
+    """Sum of bigints; NULL if the total leaves the range, in whatever order they are added.
 
-    Both halves of the bits are added up apart: for less than 2^31 values neither sum can overflow.
+    Adds up both halves of the bits separately: for less than 2^31 values neither sum can overflow.
     Grouping 20 million rows that way takes 3.2 s of a core, `try_sum` 2.9, sums of decimals 5.6.
     """
     from pyspark.sql import functions as sf
@@ -120,10 +120,10 @@ def whole_sum(values: Column) -> Column:
 
 
 def quotient_checked(total: Column, count: Column, kind: DataType, what: str) -> Column:
-    """`total`; an error where `total / count` has more digits than SQL has room for.
+    """`total`; an error if `total / count` has more digits than SQL has room for.
 
-    A mean of several batches is never farther from zero than the farthest of theirs, so that one of
-    which every batch was looked at can be read for ever.
+    A mean over several batches is never farther from zero than the farthest of their means: if
+    every batch passed this check, the mean can always be read.
 
     Args:
         total: the sum of `count` values of the type `kind`.
@@ -136,8 +136,8 @@ def quotient_checked(total: Column, count: Column, kind: DataType, what: str) ->
     room = min(kind.precision + 10, _MOST_DIGITS) - kind.scale - _QUOTIENT_DIGITS
     if room <= 0:
         return total
-    # More values than that have no sum so large. Whole numbers of 38 digits are multiplied and
-    # compared as they are, whatever the session says.
+    # The sum of more values cannot be so large. Whole numbers of 38 digits are multiplied and
+    # compared exactly, whatever the session's settings.
     few = 10 ** (_MOST_DIGITS - _QUOTIENT_DIGITS) - 1
     counted = sf.least(count, sf.lit(few)).cast(DecimalType(_MOST_DIGITS - _QUOTIENT_DIGITS, 0))
     limit = (counted * sf.lit(Decimal(10**_QUOTIENT_DIGITS))).cast(DecimalType(_MOST_DIGITS, 0))
@@ -148,9 +148,9 @@ def quotient_checked(total: Column, count: Column, kind: DataType, what: str) ->
 
 
 def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Column:
-    """Both, or the one that is not NULL, of the type `kind`; an error where it leaves the range.
+    """Add both, without NULLs, in the type `kind`; an error if the sum leaves the range.
 
-    Whatever the session's settings say, and without losing a digit of the scale.
+    Whatever the session's settings, and without losing a digit of the scale.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import DecimalType
@@ -165,12 +165,12 @@ def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Col
 
 
 def _widest_sum(one: Column, other: Column, kind: DecimalType) -> Column:
-    """The sum of two decimals of 38 digits; NULL where it has more.
+    """The sum of two decimals of 38 digits; NULL if it has more.
 
-    `one + other` has 39 digits, of which Spark gives up the last one of the scale, and `-one` is
-    rounded to 34. Whole numbers have no scale to give up: both are counted in units of the last
-    place, by way of text, which moves the point exactly. Needs ANSI mode, where the text of a
-    small decimal has no exponent; in any other the result is NULL, and never wrong.
+    `one + other` has 39 digits, of which Spark drops the last one of the scale, and `-one` is
+    rounded to 34. Whole numbers have no scale to drop: this converts both to units of the last
+    place, through text, which moves the point exactly. Needs ANSI mode, where the text of a small
+    decimal has no exponent; without it the result is NULL, and never wrong.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import DecimalType

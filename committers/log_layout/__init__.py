@@ -1,1 +1,1 @@
-"""`layout="log"`: partial aggregates that are appended, and compacted aside."""
+"""`layout="log"`: partial aggregates, appended by commits and compacted in the background."""

@@ -1,7 +1,6 @@
 """The changes of a txid in a table with layout="log" (`committers.state.changes`).
 
-The table has the partials of all txids, so those before are put together for the keys that were
-staged.
+The table has the partials of all txids, so it merges the earlier ones of every staged key.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None)
 
     Args:
         rows: `committers.state.merging.touched`.
-        removed: the keys that the txid removes; None: it removes none.
+        removed: the keys that the txid removes; None if it removes none.
     """
     from pyspark.sql import functions as sf
 
@@ -36,7 +35,7 @@ def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None)
     for name, aggregate in layout.aggregates.items():
         old = aggregate.result(aggregate.initial(before.getField(name)))
         columns.append(sf.when(existed, old).alias(f"prev_{name}"))
-    # One that is new and removed at once was never there.
+    # A key that is new and removed in one txid never existed.
     return shown.where(~gone | existed).select(*columns)
 
 

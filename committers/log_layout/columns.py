@@ -1,4 +1,4 @@
-"""The columns of a log table: partial aggregates, the txid that brought them, marks of removal."""
+"""The columns of a log table: partial aggregates, their txid, marks of removal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LogLayout"]
 
 @dataclass(frozen=True)
 class LogLayout:
-    """Keys, aggregates and the columns that they make.
+    """Keys, aggregates and the columns that follow from them.
 
     Args:
         keys: grouping columns; empty for one global row.
@@ -38,7 +38,7 @@ class LogLayout:
 
     @property
     def removes(self) -> bool:
-        """Whether keys may be removed: then the table has marks."""
+        """True if keys may be removed: then the table has marks."""
         return self.remove_where is not None
 
     def table_schema(self, partials: StructType) -> StructType:
@@ -60,7 +60,7 @@ class LogLayout:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
-            TopologyError: a `prev_<value>` that is the name of a key or another value.
+            TopologyError: a `prev_<value>` is the name of a key or another value.
         """
         from pyspark.sql.types import StructField, StructType
 

@@ -1,9 +1,8 @@
 """The committer of a state table with `layout="log"`: partial aggregates, added and never changed.
 
 Every txid adds its partials as they were staged, so that a commit costs the same whatever the size
-of the state; readers put the partials of a key together. Compaction
-(`committers.log_layout.compaction`) does so in the background for what is committed, so that there
-is never much to put together.
+of the state; readers merge the partials of a key. Compaction (`committers.log_layout.compaction`)
+merges committed partials in the background, so that readers never have many to merge.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     Args:
         layout: its keys, aggregates and columns.
-        compact_files: files of about one size that become one; None: never.
-        pace: when a compaction may begin.
+        compact_files: number of files of about one size that become one; None: never.
+        pace: decides when a compaction may begin.
     """
 
     layout = "log"
@@ -74,9 +73,9 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     @property
     def groups(self) -> bool:
-        """Whether one version may hold several txids.
+        """True if one version may hold several txids.
 
-        Not where a key may be removed by one txid and come back with the next.
+        Not if one txid may remove a key that comes back with the next.
         """
         return not self._layout.removes
 
@@ -85,7 +84,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         layout = self._layout
         if layout.remove_where is not None:
             shown = self.values_schema(schema)
-            # In the session that will evaluate it: functions of the user's own are not known there.
+            # In the session that will evaluate it, where the user's own functions are unknown.
             check_condition(self._session({}), layout.remove_where, shown, self.name)
         return TableSpec(
             self._opened.topology,
@@ -109,10 +108,10 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
         """Keys and values as of `txid`, the newest committed one: its rows and those before it.
 
-        Compaction takes committed txids only, so no row has a part of a later one.
+        Compaction takes only committed txids, so no row includes a later one.
 
         Raises:
-            TableChangedError: a file is gone that the table's newest version still has.
+            TableChangedError: a file of the table's newest version is gone.
         """
         return self._up_to_date(
             lambda: self._stored_rows(*self._reader.as_of(txid, self._reading()))
@@ -124,19 +123,19 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
-            TopologyError: a `prev_<value>` that is the name of a key or another value.
+            TopologyError: a `prev_<value>` is the name of a key or another value.
         """
         return self._layout.changes_schema(self._any_session(), partials, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid: one row per touched key, with `prev_<value>`.
 
-        Lazy, in the session of the run: the touched keys' partials of all txids before are read,
-        whatever the table holds of this one already. So a replay tells the same, also after a
-        compaction, OPTIMIZE or VACUUM.
+        Lazy, in the session of the run: reads the touched keys' partials of all earlier txids,
+        whatever the table already holds of this one. So a replay reports the same changes, also
+        after a compaction, OPTIMIZE or VACUUM.
 
         Raises:
-            TopologyError: the publication is of several txids.
+            TopologyError: the publication has several txids.
         """
         self._require_one_txid(publication)
         if not prepared.staged.files:
@@ -146,7 +145,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         return self._up_to_date(lambda: self._changes(prepared, publication))
 
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        # A table that applies replays again still has what a failed attempt brought.
+        # A table that applies replays again still has the rows of a failed attempt.
         applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
         first = None if applies_again else publication.first_txid
         reading = self._reading()
@@ -171,38 +170,38 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     def maintain(self, committed: int) -> Callable[[], None] | None:
         """Compact files of committed txids, if there are many or the table is quiet.
 
-        What it returns publishes the result.
+        Returns the function that publishes the result.
 
         Raises:
-            Exception: the Spark job failed; nothing is left of it.
+            Exception: the Spark job failed; its files are deleted.
         """
         self._compactor.clean_up()
         if self._log.version < 0 or self._staged_schema is None:
             return None
-        now = self._log.files_now()
-        files = self._compactor.choose(now, committed, self._log.version)
+        active = self._log.files_now()
+        files = self._compactor.choose(active, committed, self._log.version)
         if not files:
             return None
-        compaction = self._compact(files, now, committed)
+        compaction = self._compact(files, active, committed)
         return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
 
     def _compact(
-        self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
+        self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile], committed: int
     ) -> Compaction:
         schema = self._table_schema()
         return self._compactor.write(
-            lambda: self._compacted.rows(files, now, committed, schema),
+            lambda: self._compacted.rows(files, active, committed, schema),
             files,
             self._area,
             self._log.version,
         )
 
-    def _sweep(self, found: Sequence[str]) -> None:
-        self._compactor.sweep(found, self._log)
-        super()._sweep(found)
+    def _sweep(self, folders: Sequence[str]) -> None:
+        self._compactor.sweep(folders, self._log)
+        super()._sweep(folders)
 
     def close(self) -> None:
-        """Delete what was compacted and not published; forget the Spark sessions."""
+        """Delete unpublished compactions; forget the Spark sessions."""
         super().close()
         self._compacted.close()
         self._compactor.close()

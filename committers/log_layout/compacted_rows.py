@@ -25,15 +25,15 @@ __all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "CompactedRows"]
 ONE_TASK_BYTES = 64 * 1024 * 1024
 """Compressed bytes that one task compacts: without a shuffle, and in one slot of the cluster."""
 FILE_BYTES = 128 * 1024 * 1024
-"""Compressed bytes of what is compacted, per file of a result larger than that."""
+"""Compressed input bytes per file of a larger result."""
 
 
 class CompactedRows:
-    """How files of one table become fewer.
+    """Merges the rows of one table's files by key.
 
     Args:
         storage: the table's folder.
-        spark: the session of the run; files are read in one of our own beside it.
+        spark: the session of the run; a separate session beside it reads the files.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class CompactedRows:
     def rows(
         self,
         files: Sequence[ActiveFile],
-        now: Sequence[ActiveFile],
+        active: Sequence[ActiveFile],
         committed: int,
         schema: StructType,
     ) -> DataFrame:
         """The rows of `files`, one per key, in each file in the order of the keys.
 
-        So a reader that looks for some keys skips what is between them.
+        So a reader of some keys skips the rows between them.
 
         Args:
-            now: all files of the table.
+            active: all files of the table.
             committed: the newest committed txid.
             schema: the table's columns.
         """
@@ -70,17 +70,17 @@ class CompactedRows:
             rows = rows.coalesce(1)
         else:
             parts = math.ceil(size / FILE_BYTES)
-        # Also where one task compacts: the marks are brought to it.
+        # Even if one task compacts: the marks are shuffled to it.
         self._own_session().conf.set("spark.sql.shuffle.partitions", str(parts))
         keys = self._layout.keys
         if self._layout.removes:
-            merged = self._with_marks(rows, files, now, committed, schema).coalesce(parts)
+            merged = self._with_marks(rows, files, active, committed, schema).coalesce(parts)
         else:
             merged = merged_by_key(rows, keys, self._layout.aggregates, with_txid=True)
         return merged.sortWithinPartitions(*map(quoted, keys)) if keys else merged
 
     def _own_session(self) -> SparkSession:
-        """A session in which what is asked for is what is done: each task writes one file."""
+        """A session without adaptive changes to the plan: each task writes one file."""
         session = self._session
         if session is None:
             session = self._session = computing_session(
@@ -100,11 +100,11 @@ class CompactedRows:
         self,
         rows: DataFrame,
         files: Sequence[ActiveFile],
-        now: Sequence[ActiveFile],
+        active: Sequence[ActiveFile],
         committed: int,
         schema: StructType,
     ) -> DataFrame:
-        """As `rows`, without what was removed since, and with the marks still needed.
+        """`rows` without keys removed since, and with the marks that are still needed.
 
         A compacted row gets the newest txid of its key, so drop every row that a mark voids, even a
         mark in a file that is not compacted. A mark stays as long as another file may have a row of
@@ -113,17 +113,19 @@ class CompactedRows:
         from pyspark.sql import functions as sf
 
         keys = self._layout.keys
-        # Those of txids that are not committed may be taken back.
-        certain = self._read([file for file in now if not file.holds_only(committed + 1)], schema)
+        # Marks of uncommitted txids may be taken back.
+        certain = self._read(
+            [file for file in active if not file.holds_only(committed + 1)], schema
+        )
         marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
         living = without_removed(rows, keys, marks)
-        found = merged_by_key(living, keys, self._layout.aggregates, with_txid=True)
+        merged = merged_by_key(living, keys, self._layout.aggregates, with_txid=True)
         own = {file.path for file in files}
-        left = [file for file in now if file.path not in own]
+        left = [file for file in active if file.path not in own]
         oldest = min((file.txid_min or 0 for file in left), default=None)
         if oldest is None:
-            return found.withColumn(REMOVED, sf.lit(None).cast("boolean"))
+            return merged.withColumn(REMOVED, sf.lit(None).cast("boolean"))
         needed = marks_of(rows, keys).where(sf.col(TXID) >= oldest)
-        return found.unionByName(
+        return merged.unionByName(
             needed.withColumn(REMOVED, sf.lit(True)), allowMissingColumns=True
         ).select(*(sf.col(quoted(name)) for name in schema.fieldNames()))

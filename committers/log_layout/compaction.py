@@ -1,14 +1,15 @@
-"""Compaction of a log table: which files are merged into one, and when.
+"""Compaction of a log table: choose the files to merge into one, and the time.
 
 Size-tiered: a tier holds the files (or results of compactions) of about the same size, each tier
 `factor` times as large as the one below. When a tier has `factor` of them, they and the smaller
-ones are merged by key into one. Where batches have mostly the same keys, the result is as large as
-one of the files and takes its place; where keys are new, it belongs to the next tier. So of n bytes
-a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
+ones are merged by key into one. If batches have mostly the same keys, the result is as large as one
+of the files and takes its place; if keys are new, it belongs to the next tier. So a table of n
+bytes has at most `factor` files per tier, log_factor(n) tiers, and the parts of files split by
+size.
 Tiers alone would let a table's smaller files outgrow its largest, which has each key once: a reader
-would aggregate several times as many rows as there are keys. So, `factor` files together, all of
-them are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes:
-up to it a reader merges only the keys of the smaller ones.
+would aggregate several times as many rows as there are keys. So, given `factor` files, all of them
+are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes: up
+to that share a reader merges only the keys of the smaller ones.
 The cost of compactions is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 
 A table that had no new version for `STILL_SECS` is read more than it is written: all of its files
@@ -29,12 +30,12 @@ from txn.interfaces import StagedFile
 __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
 
 MOST_WAITING = 4
-"""How many times as many files as make a tier full wait at most for their time to come."""
+"""The most files that wait for the pace, as a multiple of the files that fill a tier."""
 STILL_SECS = 30.0
-"""Without a new version."""
+"""Seconds without a new version, after which a table is quiet."""
 STILL_SHARE = 1 / 16
-"""Of the largest part, compressed: what the rest may have in a quiet time without being merged. So
-that writes some 17 bytes for each new one at most."""
+"""The share of the largest part's compressed bytes that the rest may have in a quiet table without
+being merged. So a merge writes at most some 17 bytes for each new one."""
 JOB_SECS = 0.3
 BYTES_PER_SEC = 25e6
 """Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
@@ -58,11 +59,11 @@ class Compaction:
 
 
 class Pace:
-    """When a compaction may begin, so that all of them together take a share of the time at most.
+    """Decides when a compaction may begin, so that all together take at most a share of the time.
 
     Args:
-        share: above 0, up to 1; 1: at once.
-        clock: seconds that never go back.
+        share: above 0, up to 1; 1: no waiting.
+        clock: monotonic seconds.
     """
 
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
@@ -73,7 +74,7 @@ class Pace:
         self._version = -1
 
     def may_begin(self, size: int) -> bool:
-        """Return whether the time since the last one pays for that one and would for this one.
+        """Return whether enough time has passed to pay for the last compaction and for this one.
 
         Args:
             size: compressed bytes.
@@ -82,11 +83,11 @@ class Pace:
         return self._clock() - self._since >= self._rest * max(cost, self._took)
 
     def begin(self) -> None:
-        """A compaction begins, paid for or not."""
+        """Record the start of a compaction, paid for or not."""
         self._began = self._clock()
 
     def end(self) -> None:
-        """A compaction has ended, whatever came of it."""
+        """Record the end of a compaction, successful or not."""
         self._since = self._clock()
         self._took = self._since - self._began
 
@@ -94,7 +95,7 @@ class Pace:
         """Return whether the table has had this version for `STILL_SECS`.
 
         Args:
-            version: the newest now.
+            version: the current version.
         """
         now = self._clock()
         if version != self._version:
@@ -110,16 +111,16 @@ def files_to_compact(
     *,
     still: bool = False,
 ) -> tuple[ActiveFile, ...]:
-    """The files of the lowest full tier and those below it; all, if the smaller ones are too large.
+    """Choose the files of the lowest full tier and below; all, if the smaller ones are too large.
 
     Args:
         files: of the current version of the table.
-        committed: files that may hold rows of later txids are left alone.
-        factor: how many times as large the files of the next tier are; 2 or more.
-        full: how many files make a tier full; None: `factor`.
-        still: whether nothing was added for a while.
+        committed: leave files alone that may hold rows of later txids.
+        factor: the ratio of the file sizes of two adjacent tiers; 2 or more.
+        full: the number of files that fill a tier; None: `factor`.
+        still: True if the table is quiet.
     """
-    # What one compaction or one attempt wrote counts once: it was split by size, and by key.
+    # The files of one compaction or one attempt count as one: they were split by size, and by key.
     made: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
     for file in files:
         if not file.may_hold(committed + 1):
@@ -128,7 +129,7 @@ def files_to_compact(
     for run in made.values():
         tiers[_tier(sum(file.size for file in run), factor)].append(run)
     enough = full or factor
-    lowest = min((tier for tier, found in tiers.items() if len(found) >= enough), default=None)
+    lowest = min((tier for tier, runs in tiers.items() if len(runs) >= enough), default=None)
     outgrown = lowest is None and len(made) >= enough and _outgrown(made.values(), SMALL_SHARE)
     if outgrown or (still and _outgrown(made.values(), STILL_SHARE)):
         lowest = max(tiers)
@@ -140,7 +141,7 @@ def files_to_compact(
 
 
 def _outgrown(runs: Iterable[Sequence[ActiveFile]], share: float) -> bool:
-    """Whether the smaller ones have more than this share of the largest one's bytes."""
+    """Return whether the smaller runs have more than this share of the largest one's bytes."""
     *smaller, largest = sorted(sum(file.size for file in run) for run in runs) or [0]
     return sum(smaller) > share * largest
 

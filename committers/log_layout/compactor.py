@@ -1,4 +1,4 @@
-"""Making and publishing compactions of one log table, and deleting those that come to nothing."""
+"""Make and publish compactions of one log table, and delete those that failed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Compactor:
 
     Args:
         storage: the table's folder.
-        factor: files of about one size that become one; None: never.
-        pace: when a compaction may begin.
+        factor: number of files of about one size that become one; None: never.
+        pace: decides when a compaction may begin.
         new_id: source of folder names; letters and digits.
     """
 
@@ -45,28 +45,28 @@ class Compactor:
         self._pace = pace
         self._intents = Intents(storage, new_id)
         self._lock = threading.Lock()
-        self._made: set[str] = set()
-        """Folders of compactions whose publication was not tried."""
+        self._unpublished: set[str] = set()
+        """Folders of compactions without an attempt to publish them yet."""
         self._ended: list[tuple[str, bool]] = []
-        """Folders of compactions that are done with, and whether to delete them."""
+        """(folder, True to delete it) of finished compactions."""
 
     def choose(
-        self, now: Sequence[ActiveFile], committed: int, version: int
+        self, active: Sequence[ActiveFile], committed: int, version: int
     ) -> tuple[ActiveFile, ...]:
-        """The files of the table that are to be compacted now, if any.
+        """Choose the table's files to compact now, if any.
 
         Args:
-            now: all of its files.
+            active: all of its files.
             committed: the newest committed txid.
-            version: of the table.
+            version: the table's version.
         """
         if self._factor is None:
             return ()
         for still in (True, False) if self._pace.is_still(version) else (False,):
-            files = files_to_compact(now, committed, self._factor, still=still)
+            files = files_to_compact(active, committed, self._factor, still=still)
             if self._pace.may_begin(sum(file.size for file in files)):
                 return files
-        return files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)
+        return files_to_compact(active, committed, self._factor, MOST_WAITING * self._factor)
 
     def write(
         self,
@@ -75,14 +75,14 @@ class Compactor:
         area: StagingArea,
         version: int,
     ) -> Compaction:
-        """Write the rows of some files into a folder of its own.
+        """Write the merged rows of some files into a new folder.
 
         Args:
-            rows: they, one per key.
-            version: after which the result will be published.
+            rows: makes the merged rows, one per key.
+            version: the version after which the result will be published.
 
         Raises:
-            Exception: the Spark job failed; nothing is left of it.
+            Exception: the Spark job failed; its files are deleted.
         """
         folder = self._intents.begin(version)
         self._pace.begin()
@@ -96,17 +96,17 @@ class Compactor:
         finally:
             self._pace.end()
         with self._lock:
-            self._made.add(folder)
+            self._unpublished.add(folder)
         return Compaction(folder, adds, files)
 
     def publish(self, compaction: Compaction, log: DeltaLog, epoch: int) -> None:
-        """Append the version that has the result in place of what was compacted.
+        """Append the version that replaces the compacted files by the result.
 
-        Nothing happens when somebody's OPTIMIZE has rewritten some of that meanwhile.
+        Nothing happens if an OPTIMIZE has rewritten some of those files meanwhile.
         """
         with self._lock:
-            # Unless it is certain that nothing lands, only the next start may delete it.
-            self._made.discard(compaction.folder)
+            # Only the next start may delete the folder, unless nothing has landed for certain.
+            self._unpublished.discard(compaction.folder)
         try:
             landed = log.compact(compaction.adds, compaction.removes, epoch, compaction.txids)
         except AppendFailedError:
@@ -121,20 +121,20 @@ class Compactor:
             self._ended.append((folder, delete))
 
     def clean_up(self) -> None:
-        """Delete what is left of those that are done with."""
+        """Delete the remains of finished compactions."""
         with self._lock:
             ended, self._ended = self._ended, []
         for folder, delete in ended:
             self._intents.end(folder, delete=delete)
 
-    def sweep(self, found: Iterable[str], log: DeltaLog) -> None:
+    def sweep(self, folders: Iterable[str], log: DeltaLog) -> None:
         """Delete the results of dead processes that no version refers to (`Intents.sweep`)."""
-        self._intents.sweep(found, log.version, log.files, log.read_commit)
+        self._intents.sweep(folders, log.version, log.files, log.read_commit)
 
     def close(self) -> None:
-        """Delete what was compacted and not published."""
+        """Delete unpublished compactions."""
         with self._lock:
-            self._ended += [(folder, True) for folder in self._made]
-            self._made.clear()
+            self._ended += [(folder, True) for folder in self._unpublished]
+            self._unpublished.clear()
         with suppress(OSError, TxnError):
             self.clean_up()

@@ -1,11 +1,11 @@
-"""What is left of a compaction that died: each says where its result will be before it begins.
+"""Find and delete the results of dead compactions: each records its folder before it begins.
 
     <table>/data/compaction-<random>/...             the result
-    <table>/_txn/compaction-<random>/intent.json     there before the first byte of the result,
-                                                     and until it is published
+    <table>/_txn/compaction-<random>/intent.json     exists from before the first byte of the
+                                                     result until it is published
 
-A result that no version refers to is deleted at the next start; whether one does is read from the
-log, from the version named in the intent on.
+The next start deletes a result that no version refers to; it searches the log from the version in
+the intent on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTENT = "intent.json"
 
 
 class Intents:
-    """The folders of compactions that are not published yet. Thread-safe: it holds no state.
+    """The folders of compactions that are not published yet. Thread-safe: it has no state.
 
     Args:
         storage: the table's folder.
@@ -36,40 +36,40 @@ class Intents:
         self._new_id = new_id
 
     def begin(self, version: int) -> str:
-        """A folder for a compaction that will be published after `version`, if at all."""
+        """Record a compaction that will be published after `version`, if at all; its folder."""
         name = f"{COMPACTION}{self._new_id()}"
         intent = json.dumps({"version": version}).encode()
         self._storage.write(f"{SCRATCH}/{name}/{_INTENT}", intent)
         return f"{DATA}/{name}"
 
     def end(self, folder: str, *, delete: bool) -> None:
-        """The compaction is published, or (`delete`) certainly never will be."""
+        """Delete the record of a compaction; with `delete`, its unpublished result as well."""
         if delete:
             self._storage.delete_folder(folder)
         self._storage.delete_folder(f"{SCRATCH}/{PurePosixPath(folder).name}")
 
     def sweep(
         self,
-        found: Iterable[str],
+        staged: Iterable[str],
         newest: int,
         active: Iterable[str],
         read: Callable[[int], Commit | None],
     ) -> None:
         """Delete the results of dead processes that no version refers to.
 
-        Called when no older process can append any more.
+        Called when no older process can append any longer.
 
         Args:
-            found: `StagingArea.folders`, from before the fence.
+            staged: `StagingArea.folders`, listed before the fence.
             newest: the table's version.
             active: paths of its files.
-            read: one version of the log, None when that was cleaned out of it.
+            read: reads one version of the log; None if it was cleaned out.
         """
         folders = {str(PurePosixPath(path).parent) for path in active}
-        for path in found:
+        for path in staged:
             below, _, name = path.partition("/")
-            is_ours = below == SCRATCH and name.startswith(COMPACTION)
-            started = self._started_after(name) if is_ours else None
+            is_compaction = below == SCRATCH and name.startswith(COMPACTION)
+            started = self._started_after(name) if is_compaction else None
             if started is None:
                 continue
             folder = f"{DATA}/{name}"
@@ -77,7 +77,7 @@ class Intents:
             self.end(folder, delete=not published)
 
     def _started_after(self, name: str) -> int | None:
-        """The version in an intent; None: it was not written to its end, so no job began."""
+        """The version in an intent; None if the intent is incomplete, so that no job began."""
         intent = self._storage.read(f"{SCRATCH}/{name}/{_INTENT}") or b""
         try:
             return int(json.loads(intent)["version"])

@@ -1,4 +1,4 @@
-"""Reading a log table's rows: as of a txid, or those of the keys that a txid touches."""
+"""Read a log table's rows: as of a txid, or those of the keys that a txid touches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["LogReader"]
 
 
 class LogReader:
-    """Reads the partials that a log table holds.
+    """Reads the partials in a log table.
 
     Args:
         storage: the table's folder.
-        log: the table's log, as far as it was followed.
+        log: the table's log, at the version read last.
         schema: the table's columns.
     """
 
@@ -47,7 +47,7 @@ class LogReader:
     def as_of(
         self, txid: int, session: SparkSession
     ) -> tuple[DataFrame, list[str], KeysReader | None]:
-        """(keys and values as of `txid`, the files that they are read from, those of some keys)."""
+        """(keys and values as of `txid`, the files read, a reader of some keys)."""
         rows, paths = self.before(txid + 1, session)
         shown = self._layout.shown
         return (
@@ -57,7 +57,7 @@ class LogReader:
         )
 
     def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
-        """(the table's rows of txids before this one, None: all; the files that have them)."""
+        """(the table's rows of txids before this one, all if None; the files read)."""
         files = self._log.files_now()
         if txid is None:
             paths = [file.path for file in files]
@@ -81,12 +81,12 @@ class LogReader:
     def touched(
         self, staged: Staged, txid: int | None, session: SparkSession, reading: SparkSession
     ) -> tuple[DataFrame, list[str]]:
-        """(the keys that are staged with their partials after and before, the files read).
+        """(the staged keys with their partials after and before, the files read).
 
         Args:
-            txid: what was before it; None: all that the table holds.
-            session: that the result belongs to.
-            reading: in which the table's own files are read.
+            txid: "before" means before this txid; None: all rows of the table.
+            session: the session of the result.
+            reading: the session that reads the table's own files.
         """
         before, paths = self.before(txid, reading)
         keys = self._layout.keys

@@ -24,12 +24,12 @@ __all__ = ["RemovalMarks"]
 
 
 class RemovalMarks:
-    """Decides which keys a txid removes, writes marks of them, and reads the marks of a txid.
+    """Decides which keys a txid removes, writes their marks, and reads the marks of a txid.
 
     Args:
-        reader: of the table.
-        log: of the table.
-        area: where the files are written.
+        reader: the table's reader.
+        log: the table's log.
+        area: the staging area for the marks.
         schema: the table's columns.
     """
 
@@ -47,15 +47,15 @@ class RemovalMarks:
         self._area = area
         self._schema = schema
         self._decided: tuple[Staged, tuple[StagedFile, ...]] | None = None
-        """What was staged, and the files that say which keys it removes."""
+        """(a staged group, the files with the marks of the keys that it removes)."""
 
     def files(
         self, staged: Staged, publication: Publication, session: SparkSession
     ) -> tuple[StagedFile, ...]:
-        """The files with the marks of what is staged, written in `session`.
+        """Write the marks of a staged group in `session`; returns the files.
 
-        When it has to be prepared again (OPTIMIZE), others may have been told already: then
-        nothing is decided anew.
+        If the group has to be prepared again (OPTIMIZE), other streams may have received its
+        changes already: then the first decision stands.
         """
         if self._decided is None or self._decided[0] != staged:
             rows = self._rows(staged, publication, session)
@@ -63,15 +63,15 @@ class RemovalMarks:
         return self._decided[1]
 
     def _rows(self, staged: Staged, publication: Publication, session: SparkSession) -> DataFrame:
-        """Rows that make void what the keys had that this txid removes."""
+        """Rows that void all earlier values of the keys that this txid removes."""
         from pyspark.sql import functions as sf
 
         rows, _ = self._reader.touched(staged, publication.first_txid, session, session)
-        given = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
+        values = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
         columns = [
             sf.col(quoted(field.name))
             if field.name in self._layout.keys
-            else given.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
+            else values.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
             for field in self._schema()
         ]
         return removed_keys(self._layout, rows).select(*columns)
@@ -79,9 +79,10 @@ class RemovalMarks:
     def removed(
         self, prepared: Prepared, publication: Publication, session: SparkSession
     ) -> tuple[DataFrame | None, list[str]]:
-        """(the keys that a txid removes, as its commit turn decided; the files that say so).
+        """(the keys that a txid removes, as its commit turn decided; the files of their marks).
 
-        The condition is not evaluated again: it may look at a clock, and here in another session.
+        Does not evaluate the condition again: it may depend on a clock, and here on another
+        session.
         """
         from pyspark.sql import functions as sf
 

@@ -1,1 +1,1 @@
-"""One table's log: what it must be, what may be appended to it, and when."""
+"""One table's log: check the table, and decide what may be appended to it, and when."""

@@ -1,6 +1,6 @@
 """The pieces of an append to a Delta log: its commit file, application ids, failures.
 
-And the first one, which makes the table.
+And the first append, which creates the table.
 
 Source: Delta's PROTOCOL.md, "Delta Log Entries", "Add File and Remove File", "Transaction
 Identifiers" and "Commit Provenance Information".
@@ -48,16 +48,16 @@ __all__ = [
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 CHECKPOINT_INTERVAL = 25
-"""Versions between checkpoints. A start, and every reader that is new, reads all versions after a
+"""Versions between checkpoints. A start, and every new reader, reads all versions after a
 checkpoint one by one; a checkpoint costs 10 ms, or 100 ms with 20,000 files."""
 
 _PLAIN = "/!$&'()+,-.:;=@_~"
-"""What stands in a path as it is, besides letters and digits: as delta-rs writes it. Every reader
-decodes a path; only who compares what is not decoded sees a difference."""
+"""Characters that are not encoded in a path, besides letters and digits, as in delta-rs. Every
+reader decodes paths; the choice only shows to a program that compares encoded paths."""
 
 
 class StaleFilesError(CommitConflictError):
-    """Files to be removed were rewritten (OPTIMIZE) meanwhile: prepare again, nothing is lost."""
+    """OPTIMIZE has rewritten files to be removed: prepare again, nothing is lost."""
 
 
 class AppendFailedError(CommitConflictError):
@@ -67,7 +67,7 @@ class AppendFailedError(CommitConflictError):
 
 
 def not_appended(version: int, table: str, failure: BaseException | None) -> AppendFailedError:
-    """The error of a version that is not in the log, and that is not worth another try."""
+    """The error for a version that is not in the log, and for which a retry is pointless."""
     if failure is None:
         return AppendFailedError(
             f"Version {version} of table {table} was not appended: storage says that it has it, "
@@ -82,32 +82,32 @@ def not_appended(version: int, table: str, failure: BaseException | None) -> App
 
 
 def leading(topology: str, epoch: int, incarnation: int) -> dict[str, int]:
-    """The application ids of a fence, and their versions: the new leader's.
+    """The application ids of a fence with the new leader's versions.
 
     Args:
-        incarnation: 0: not known.
+        incarnation: 0 if unknown.
     """
     own = {incarnation_app(topology): incarnation} if incarnation else {}
     return {epoch_app(topology): epoch, **own}
 
 
 def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int = 0) -> None:
-    """Make an empty table, fenced by `epoch`; nothing happens when there is one meanwhile.
+    """Create an empty table, fenced by `epoch`; nothing happens if it exists meanwhile.
 
     Args:
-        incarnation: who leads it; 0: not known.
+        incarnation: the incarnation that leads it; 0 if unknown.
 
     Raises:
         AppendFailedError: it could not be created.
-        StorageRefusedError: storage never will.
-        StorageUnavailableError: storage was away for longer than it is asked again.
+        StorageRefusedError: storage refuses it for good.
+        StorageUnavailableError: storage was away for longer than the retries take.
     """
     from obstore.exceptions import BaseError
 
     try:
         _make(storage, spec, epoch, incarnation)
     except (BaseError, DeltaError, OSError) as error:
-        # Made by us or another process a moment ago? Then it is checked like any other.
+        # If this or another process has just created it, it is checked like any other table.
         if not is_there(storage):
             if is_refusal(error):
                 raise StorageRefusedError(
@@ -139,8 +139,8 @@ def _send_first(storage: Storage, text: bytes) -> None:
 def _first_commit(spec: TableSpec, epoch: int, incarnation: int) -> bytes:
     """The commit file of a new table.
 
-    Made on this machine: where the table is to lie, delta-rs asks twelve times about what it has
-    just written.
+    Made on this machine: on the table's storage, delta-rs would send twelve requests about files
+    that it has just written.
     """
     with tempfile.TemporaryDirectory() as folder:
         _create(folder, spec, epoch, incarnation)
@@ -151,7 +151,7 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
     settings = {
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-        "delta.dataSkippingStatsColumns": _bounded(spec),
+        "delta.dataSkippingStatsColumns": _columns_with_bounds(spec),
     }
     DeltaTable.create(
         folder,
@@ -175,11 +175,11 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
     )
 
 
-def _bounded(spec: TableSpec) -> str:
-    """The columns that files have bounds of, as Delta's property names them: `txid` among them.
+def _columns_with_bounds(spec: TableSpec) -> str:
+    """The columns with bounds in the log, in the form of Delta's property: `txid` among them.
 
-    delta-rs skips every file that lacks a bound of one of them, and those that it writes itself are
-    wrong for some other types (NaN, decimals of more than 16 digits).
+    delta-rs skips every file that lacks a bound of one of them, and its own bounds are wrong for
+    some other types (NaN, decimals of more than 16 digits).
     """
     names = (name for name, kind in spec.columns if name not in spec.partition_by)
     kinds = dict(spec.columns)
@@ -199,7 +199,7 @@ def file_actions(
         *(
             {
                 "add": {
-                    "path": _in_log(add.path),
+                    "path": _encoded_path(add.path),
                     "partitionValues": dict(add.partition),
                     "size": add.size,
                     "modificationTime": now_ms,
@@ -212,20 +212,20 @@ def file_actions(
         *(
             {
                 "remove": {
-                    "path": _in_log(gone.path),
+                    "path": _encoded_path(remove.path),
                     "dataChange": data_change,
                     "deletionTimestamp": now_ms,
                     "extendedFileMetadata": True,
-                    "partitionValues": dict(gone.partition),
-                    "size": gone.size,
+                    "partitionValues": dict(remove.partition),
+                    "size": remove.size,
                 }
             }
-            for gone in removes
+            for remove in removes
         ),
     ]
 
 
-def _in_log(path: str) -> str:
+def _encoded_path(path: str) -> str:
     return quote(path, safe=_PLAIN)
 
 
@@ -237,11 +237,11 @@ def commit_actions(
     partition_columns: Sequence[str],
     info: Mapping[str, Any],
 ) -> list[Mapping[str, Any]]:
-    """All actions of a commit file, what is said of the commit before them.
+    """All actions of a commit file, its commitInfo first.
 
     Args:
         apps: application id -> version.
-        info: what a topology says of the version (`txn.interfaces`).
+        info: the topology's records of the version (`txn.interfaces`).
     """
     provenance = {
         "timestamp": now_ms,
@@ -261,16 +261,16 @@ def commit_actions(
 
 
 def commit_text(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    """A commit file: the JSON of one action a line.
+    """A commit file: the JSON of one action per line.
 
     Raises:
-        ValueError: one has what JSON has not, such as NaN.
+        ValueError: an action has a value that JSON lacks, such as NaN.
     """
     return b"".join(_line(action) + b"\n" for action in actions)
 
 
 def _line(action: Mapping[str, Any]) -> bytes:
-    # Not escaped: readers refuse an escaped half of a character, which UTF-8 has none of.
+    # Not escaped: readers refuse escaped lone surrogates, which cannot occur in UTF-8.
     line = to_json(action)
     if b"NaN" in line or b"Infinity" in line:
         json.dumps(json.loads(line), allow_nan=False)  # raises, unless it is in a text
@@ -281,16 +281,16 @@ def require_staged(files: Sequence[StagedFile], sizes: Sequence[int | None], tab
     """Check that files exist in storage with the size that they had when they were staged.
 
     Args:
-        sizes: of each file as storage has it now, None if it does not exist.
+        sizes: the current size of each file, None if it does not exist.
 
     Raises:
-        StagedFileError: naming the first one that does not.
+        StagedFileError: naming the first file that differs.
     """
     for file, size in zip(files, sizes, strict=True):
         if size != file.size:
-            found = "is gone" if size is None else f"now has {size} bytes"
+            state = "is gone" if size is None else f"now has {size} bytes"
             raise StagedFileError(
-                f"Staged file {file.path} of table {table} {found}; {file.size} bytes "
+                f"Staged file {file.path} of table {table} {state}; {file.size} bytes "
                 "were written. Something else deletes or writes files below this path; the "
                 "batch is staged again."
             )

@@ -1,9 +1,9 @@
-"""Whether a version of a table's log was overwritten: a chain of fingerprints.
+"""Detect overwritten versions of a table's log by a chain of fingerprints.
 
-Delta's log is a sequence of files that are never written twice, and a conditional write sees to
-that. A writer without one (Spark on S3) may overwrite a version that a topology has committed, and
-both have been told that theirs is there. So each commit of ours names the fingerprints of the
-versions before it, back to our last one, as they were when it was written.
+Delta's log is a sequence of files that are never written twice; conditional writes ensure that. A
+writer without them (Spark on S3) may overwrite a version that a topology has committed, and both
+believe that their version is in the log. So each commit of a topology records the fingerprints of
+the versions before it, back to its own last one, as they were when it was written.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from txn.storage.storage import Storage
 __all__ = ["CHAIN", "MOST_NAMED", "newest_texts", "overwritten", "require_unbroken"]
 
 CHAIN = 25
-"""How many of the newest versions are compared with what later ones say of them, at a start and
-before a checkpoint: as many as lie between two checkpoints."""
+"""The newest versions to compare with the fingerprints in later ones, at a start and before a
+checkpoint: as many as between two checkpoints."""
 MOST_NAMED = 64
-"""Versions of others that one commit names at most."""
+"""The most versions of other writers whose fingerprints one commit records."""
 
 
 def newest_texts(storage: Storage, version: int) -> dict[int, bytes]:
-    """The newest commit files from `version` back to the first one that is gone, `CHAIN` at most.
+    """Read the commit files from `version` back to the first one that is gone, at most `CHAIN`.
 
     One round trip.
     """
-    wanted = range(version, max(-1, version - CHAIN), -1)
-    found, _ = storage.look([*map(commit_path, wanted)])
+    versions = range(version, max(-1, version - CHAIN), -1)
+    contents, _ = storage.look([*map(commit_path, versions)])
     texts: dict[int, bytes] = {}
-    for number, text in zip(wanted, found, strict=True):
+    for number, text in zip(versions, contents, strict=True):
         if text is None:
             break
         texts[number] = text
@@ -42,17 +42,19 @@ def newest_texts(storage: Storage, version: int) -> dict[int, bytes]:
 
 
 def require_unbroken(texts: Mapping[int, bytes], accepted: int, table: str, topology: str) -> None:
-    """Refuse a log in which a version is not what a later one says of it.
+    """Refuse a log in which a version differs from its fingerprint in a later one.
 
     Args:
         texts: version -> content of its commit file.
-        accepted: the version up to which a user lets other writers' changes stand.
+        accepted: the version up to which a user accepts other writers' changes.
 
     Raises:
         TableChangedError: naming the first such version.
     """
     for version in sorted(texts):
-        for back, fingerprint in enumerate(reversed(_named(texts[version])), start=1):
+        for back, fingerprint in enumerate(
+            reversed(_recorded_fingerprints(texts[version])), start=1
+        ):
             before = texts.get(version - back)
             if before is None or version - back <= accepted:
                 continue
@@ -61,7 +63,7 @@ def require_unbroken(texts: Mapping[int, bytes], accepted: int, table: str, topo
 
 
 def overwritten(table: str, topology: str, version: int) -> TableChangedError:
-    """The error for a version whose commit file is not the one that this topology knew."""
+    """The error for a version whose commit file is not the one that this topology read or wrote."""
     return TableChangedError(
         f"Version {version} of table {table} was overwritten: its file in _delta_log is not the "
         f"one that topology '{topology}' wrote or read there. A writer without conditional writes "
@@ -76,8 +78,8 @@ def overwritten(table: str, topology: str, version: int) -> TableChangedError:
     )
 
 
-def _named(text: bytes) -> list[int]:
-    """The fingerprints that a commit file names; none, if it is not ours."""
+def _recorded_fingerprints(text: bytes) -> list[int]:
+    """The fingerprints that a commit file records; none if it is not a topology's."""
     try:
         info = json.loads(text.partition(b"\n")[0])["commitInfo"]
         return [int(one) for one in info.get(BEFORE_KEY, ())]

@@ -1,8 +1,8 @@
-"""Checkpoints of a table's log, aside from the commit turns.
+"""Make checkpoints of a table's log, outside of the commit turns.
 
-A checkpoint holds what all versions up to it come to, so that a start and a new reader need not
-read them one by one. It takes some eighty requests to an object store, so it is the clean-up
-thread that makes it. One that fails costs nothing but the time of those who load the table.
+A checkpoint holds the result of all versions up to it, so that a start and a new reader need not
+read them one by one. It takes some eighty requests to an object store, so the clean-up thread makes
+it. A failed one only makes loading the table slower.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Checkpoints:
 
     Args:
         storage: the table's folder.
-        verify: raises TableChangedError if a version was overwritten: a checkpoint would keep that.
+        verify: raises TableChangedError if a version was overwritten: a checkpoint would keep it.
     """
 
     def __init__(self, storage: Storage, verify: Callable[[], None]) -> None:
@@ -38,12 +38,12 @@ class Checkpoints:
         self._due = 0
 
     def run(self, version: int, properties: Mapping[str, str | None]) -> None:
-        """Make one if the table's own `delta.checkpointInterval` says so.
+        """Make a checkpoint if one is due by the table's own `delta.checkpointInterval`.
 
-        A failure is logged, and tried again after as many versions.
+        Logs a failure, and tries again after as many versions.
 
         Args:
-            version: the newest version of the table, -1 if there is none.
+            version: the newest version of the table, -1 if it has none.
 
         Raises:
             TableChangedError: a version was overwritten.
@@ -51,18 +51,18 @@ class Checkpoints:
         if version < self._due:
             return
         stated = properties.get(_INTERVAL) or ""
-        # Nine digits: who wants none sets a large number.
+        # Up to nine digits: a large number turns checkpoints off.
         readable = stated.isdecimal() and 0 < len(stated) < 10
         interval = max(1, int(stated)) if readable else CHECKPOINT_INTERVAL
         last, self._due = -1, version + interval
         try:
-            found = checkpoint_version(self._storage.read(LAST_CHECKPOINT))
-            last = -1 if found is None else found
+            checkpoint = checkpoint_version(self._storage.read(LAST_CHECKPOINT))
+            last = -1 if checkpoint is None else checkpoint
             if version < last + interval:
                 self._due = last + interval
                 return
             self._verify()
-            # A table object of its own: nobody else waits for it.
+            # A separate table object: nobody else waits for it.
             load(self._storage).create_checkpoint()
         except TableChangedError:
             raise

@@ -1,11 +1,11 @@
-"""Deleting the commit files and checkpoints of a table that are older than it keeps them.
+"""Delete a table's commit files and checkpoints that have passed the log's retention.
 
-Delta leaves that to whoever writes a checkpoint. On the commit path it would cost a listing of the
-whole log, so commits of ours do not do it (`log`), and it is done here, by the clean-up
-thread, every `EVERY_VERSIONS` versions: a table may have thousands of them a day.
+Delta leaves that to the writer of a checkpoint. On the commit path it would cost a listing of the
+whole log, so a topology's commits do not do it (`log`); the clean-up thread does it here, every
+`EVERY_VERSIONS` versions: a table may have thousands of them a day.
 
-How long they are kept is the table's own property `delta.logRetentionDuration` (30 days unless it
-is set), and `delta.enableExpiredLogCleanup = false` keeps them all, as for any writer of Delta.
+The table's own property `delta.logRetentionDuration` sets the retention (30 days by default), and
+`delta.enableExpiredLogCleanup = false` keeps all files, as for any writer of Delta.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from txn.storage.storage import Storage
 __all__ = ["EVERY_VERSIONS", "LogCleanup"]
 
 EVERY_VERSIONS = 500
-"""Versions between two looks at what has expired; the first look of a run is at its beginning."""
+"""Versions between two clean-ups; the first one of a run is at its beginning."""
 _SWITCH = "delta.enableExpiredLogCleanup"
 
 
 class LogCleanup:
-    """Deletes what has expired of one table's log. For one thread.
+    """Deletes the expired files of one table's log. For one thread.
 
     Args:
         storage: the table's folder.
@@ -32,18 +32,18 @@ class LogCleanup:
         self._next = 0
 
     def run(self, version: int) -> None:
-        """Delete expired log files if it is time to; a checkpoint keeps their content.
+        """Delete expired log files if a clean-up is due; a checkpoint keeps their content.
 
         Args:
-            version: the newest version of the table, -1 if there is none.
+            version: the newest version of the table, -1 if it has none.
 
         Raises:
-            DeltaError: the log could not be listed or read; nothing is lost by that.
+            DeltaError: the log could not be listed or read; nothing is lost.
         """
         if version < self._next:
             return
         self._next = version + EVERY_VERSIONS
-        # A table object of its own: that of the commit turns is in use.
+        # A separate table object: the commit turns use the other one.
         table = load(self._storage)
         if table.metadata().configuration.get(_SWITCH, "true").lower() != "false":
             table.cleanup_metadata()

@@ -1,4 +1,4 @@
-"""The files of a table of ours: of its newest version, and those that a commit adds."""
+"""The files of a topology's table: of its newest version, and those that a commit adds."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class ActiveFile:
     size: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     txid_min: int | None = None
-    """Smallest txid of its rows; None when the log does not say, or some rows have none: those
-    that somebody else brought, and that were accepted, are older than any txid."""
+    """Smallest txid of its rows; None if the log does not record it, or some rows have none: rows
+    of other writers that a user has accepted are older than any txid."""
     txid_max: int | None = None
 
     def may_hold(self, txid: int) -> bool:
-        """Return whether it may have a row written at `txid` or later."""
+        """Return whether the file may have a row written at `txid` or later."""
         return self.txid_max is None or self.txid_max >= txid
 
     def holds_only(self, txid: int) -> bool:
-        """Return whether every row of it was certainly written at `txid` or later."""
+        """Return whether every row was certainly written at `txid` or later."""
         return self.txid_min is not None and self.txid_min >= txid
 
     @property
     def bucket(self) -> int:
-        """The hash bucket; raises KeyError for a table that has none."""
+        """The hash bucket; raises KeyError for a table without buckets."""
         return int(self.partition[BUCKET] or 0)
 
 
@@ -87,20 +87,20 @@ def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
 
 
 def columns_without_null(table: DeltaTable) -> dict[str, frozenset[str]]:
-    """Path -> columns of which the log says that no row of the file has NULL there."""
+    """Path -> columns without any NULL in the file, according to the log."""
     actions = pa.table(table.get_add_actions())
     paths = actions["path"].to_pylist()
     if "null_count" not in actions.column_names:
         return {}
     counts = actions["null_count"].combine_chunks().to_pylist()
     return {
-        file_path(path)[0]: frozenset(name for name, nulls in (found or {}).items() if nulls == 0)
-        for path, found in zip(paths, counts, strict=True)
+        file_path(path)[0]: frozenset(name for name, nulls in (columns or {}).items() if nulls == 0)
+        for path, columns in zip(paths, counts, strict=True)
     }
 
 
 def _inner(actions: pa.Table, name: str, field_name: str) -> list[Any] | None:
-    """One field of a struct column; None where the table has no such statistics."""
+    """One field of a struct column; None if the table has no such statistics."""
     if name not in actions.column_names:
         return None
     column = actions[name].combine_chunks()
@@ -122,7 +122,7 @@ def _active(add: StagedFile) -> ActiveFile:
 
 
 def require_inside(commit: Commit, table: str) -> None:
-    """Refuse a version with a file that is not ours to read or delete.
+    """Refuse a version with a file that a topology must not read or delete.
 
     Raises:
         RecoveryRefusedError: it names a file outside of the table's folder.

@@ -1,8 +1,8 @@
-"""One table as its log has it: its newest state in memory, and whatever others append taken in.
+"""One table's newest state in memory, following its log as others append to it.
 
 Its state differs from the log's only by versions that were not read yet. It reads them one by one
-and refuses a version that must not be there. delta-rs loads a table once; from then on every
-version is taken in from its commit file, and the newest one is that behind which there is none.
+and refuses a version that must not be there. delta-rs loads a table once; from then on this module
+applies every version from its commit file, up to the last one that exists.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 
 def exclusive(method: Callable[P, R]) -> Callable[P, R]:
-    """One thread at a time: what one takes in, an append of another must not pass over unseen."""
+    """Let one thread in at a time: an append must not miss versions that another thread applies."""
 
     @functools.wraps(method)
     def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,15 +55,15 @@ def exclusive(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class FollowedTable:
-    """A table, as of the newest version of its log that was taken in.
+    """A table, as of the newest version of its log that was applied.
 
     One committer's turn at a time. Other threads may ask for `files_now`, and open the table: with
     the first batch that has rows, while a txid without rows has its turn.
 
     Args:
         storage: the table's folder.
-        incarnation: which life of the topology leads here; 0: not known, and not asked for.
-        takes_over: those whose tables it may lead as well.
+        incarnation: the incarnation of the topology that leads here; 0: unknown, and not checked.
+        takes_over: incarnations whose tables it may lead as well.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FollowedTable:
         self._log = _OwnLog(storage)
         self._incarnation = incarnation
         self._takes_over = frozenset(takes_over)
-        self._known: TableDefinition | None = None
+        self._loaded: TableDefinition | None = None
         self._unchecked = False
         self._spec: TableSpec | None = None
         self._topology = ""
@@ -91,30 +91,30 @@ class FollowedTable:
         self._recent: tuple[int, ...] = ()
         self._halted: TableChangedError | None = None
 
-    # --- what is known -----------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
-        """The newest version that is known here; -1 before `attach` or `open`."""
+        """The newest applied version; -1 before `attach` or `open`."""
         return self._version
 
     @property
     def table_id(self) -> str | None:
         """Delta's own id of the table; None before `attach` or `open`."""
-        return None if self._known is None else self._known.id
+        return None if self._loaded is None else self._loaded.id
 
     @property
     def properties(self) -> Mapping[str, str | None]:
         """The table's properties; none before `attach` or `open`."""
-        return {} if self._known is None else self._known.configuration
+        return {} if self._loaded is None else self._loaded.configuration
 
     @property
     def files(self) -> Mapping[str, ActiveFile]:
-        """Path -> file, of `version`."""
+        """Path -> file of `version`."""
         return self._files
 
     def files_now(self) -> tuple[ActiveFile, ...]:
-        """The files of `version`, for another thread than that of the commit turns."""
+        """The files of `version`, for threads other than that of the commit turns."""
         with self._files_lock:
             return tuple(self._files.values())
 
@@ -126,7 +126,7 @@ class FollowedTable:
     def published(
         self, version: int, adds: Sequence[StagedFile], *, skipped: bool = False
     ) -> Published:
-        """What a publication has come to, in a table as large as it is now."""
+        """The result of a publication, with the table's current size."""
         return Published(
             version,
             tuple(adds),
@@ -136,24 +136,24 @@ class FollowedTable:
         )
 
     def last_publication(self) -> tuple[int, Publication] | None:
-        """(version, publication) of the newest publication; None if there was none."""
+        """(version, publication) of the newest publication; None without one."""
         return self._last
 
     @exclusive
     def columns(self) -> dict[str, Any] | None:
-        """The table's columns as Delta and Spark write them in JSON; None: there is no table."""
-        return None if self._known is None else dict(self._known.columns)
+        """The table's columns in the JSON of Delta and Spark; None if the table does not exist."""
+        return None if self._loaded is None else dict(self._loaded.columns)
 
     @exclusive
     def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
         """(newest txid, paths) of the newest version that holds nothing of `txid` and later.
 
-        The present ones, unless something of these txids has been published: then walk the commit
-        files back and undo each version. This leaves out the paths of later versions by others
+        The current ones, unless one of these txids has been published: then walk the commit files
+        back and undo each version. This leaves out the paths of later versions by others
         (OPTIMIZE).
 
         Raises:
-            TableRefusedError: the commit files that would tell were cleaned out of the log.
+            TableRefusedError: the commit files needed were cleaned out of the log.
         """
         paths = frozenset(self._files)
         if self._last is None or self._last[1].last_txid < txid:
@@ -168,7 +168,7 @@ class FollowedTable:
                     "commit file from a backup; raise delta.logRetentionDuration.",
                     number="TXN-309",
                 )
-            if _newest_of(commit) and _newest_of(commit) < txid:
+            if _newest_txid(commit) and _newest_txid(commit) < txid:
                 break
             paths = (paths - {add.path for add in commit.adds}) | commit.removes
             if commit.publication is not None:
@@ -176,20 +176,20 @@ class FollowedTable:
             version -= 1
         return newest, before
 
-    # --- taking it in ------------------------------------------------------------------------
+    # --- following ---------------------------------------------------------------------------
 
     @exclusive
     def attach(self, topology: str) -> bool:
-        """Load an existing table of this topology; False when the folder holds none.
+        """Load an existing table of this topology; False if the folder has no table.
 
         Raises:
-            TableRefusedError: not a Delta table, nobody's or another topology's.
-            TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
+            TableRefusedError: not a Delta table, or no topology's, or another topology's.
+            TableChangedError: another writer has added or removed rows since the last publication.
             RecoveryRefusedError: the topology leads it from another ensemble.
         """
         if not is_there(self._storage):
             entries = self._storage.entries()
-            # Unless it was made between the two looks.
+            # Unless it was created between the two checks.
             if not entries or not is_there(self._storage):
                 refuse_foreign_folder(entries, self._name)
                 return False
@@ -198,17 +198,17 @@ class FollowedTable:
         self._topology = topology
         self._reload(table)
         self._refuse_foreign()
-        self._led_by()
+        self._require_leader()
         return True
 
     @property
     def _definition(self) -> TableDefinition:
-        if self._known is None:
+        if self._loaded is None:
             raise TableRefusedError(
                 f"There is no table at {self._name} yet: the first batch of its topology makes it.",
                 number="TXN-306",
             )
-        return self._known
+        return self._loaded
 
     def read_commit(self, version: int) -> Commit | None:
         """One version, from its commit file; None when that does not exist (any more)."""
@@ -216,26 +216,26 @@ class FollowedTable:
 
     @exclusive
     def refresh(self) -> list[Commit]:
-        """Take in the versions that others appended; returns them, oldest first.
+        """Apply the versions that others appended; returns them, oldest first.
 
         Raises:
-            TableRefusedError: one of them changed the table into something else.
+            TableRefusedError: one of them changed the table's definition.
             TableChangedError: one of them changed rows, or the table was replaced.
-            CommitConflictError: their commit files are gone; the state was loaded anew.
+            CommitConflictError: their commit files are gone; the state was reloaded.
         """
-        newest, _ = self._look()
-        return self._take_in(newest)
+        newest, _ = self._check_storage()
+        return self._follow(newest)
 
-    def _look(self, files: Sequence[StagedFile] = ()) -> tuple[int, list[int | None]]:
-        """Look whether the table is still the same, and whether files are there: one round trip.
+    def _check_storage(self, files: Sequence[StagedFile] = ()) -> tuple[int, list[int | None]]:
+        """Check that the table is still the same, and the sizes of files: one round trip.
 
         Returns:
-            The newest version of which it is certain that the table has come to it; the sizes.
+            The newest version that the table has certainly reached; the sizes.
         """
         if self._halted is not None:
             raise self._halted
-        asked = [commit_path(self._version), LAST_CHECKPOINT]
-        (text, last), sizes = self._storage.look(asked, [file.path for file in files])
+        paths = [commit_path(self._version), LAST_CHECKPOINT]
+        (text, last), sizes = self._storage.look(paths, [file.path for file in files])
         newest = require_same(
             self._storage,
             self._definition.id,
@@ -244,15 +244,15 @@ class FollowedTable:
             fingerprint=self._recent[-1] if self._recent else None,
             text=text,
         )
-        # Behind a checkpoint commit files may be cleaned out of the log, also the next one: then
-        # its place is free, and an append there would be lost.
+        # Commit files before a checkpoint may be cleaned out of the log, even the next one: then
+        # its name is free, and an append there would be lost.
         return max(newest, checkpoint_version(last) or 0), sizes
 
-    def _take_in(self, newest: int) -> list[Commit]:
-        """Apply the versions that have come since.
+    def _follow(self, newest: int) -> list[Commit]:
+        """Apply the versions appended since.
 
         Args:
-            newest: one to which the table has certainly come.
+            newest: a version that the table has certainly reached.
         """
         commits: list[Commit] = []
         while (commit := self.read_commit(self._version + 1)) is not None:
@@ -270,17 +270,17 @@ class FollowedTable:
         return commits
 
     def _apply(self, commit: Commit) -> None:
-        now = self._definition.after(commit, self._name)
+        definition = self._definition.after(commit, self._name)
         added = active_files(commit.adds)
         if not commit.is_ours:
             added = with_bounds(added, self._storage)
         with self._files_lock:
             for path in (*commit.removes, *added):
-                if (gone := self._files.pop(path, None)) is not None:
-                    self._bytes -= gone.size
+                if (removed := self._files.pop(path, None)) is not None:
+                    self._bytes -= removed.size
             self._files.update(added)
             self._bytes += sum(file.size for file in added.values())
-        self._known, self._version = now, commit.version
+        self._loaded, self._version = definition, commit.version
         self._unchecked = self._unchecked or commit.metadata_change
         recent = () if commit.is_ours else self._recent
         self._recent = (*recent, commit.fingerprint)[-MOST_NAMED:]
@@ -292,16 +292,16 @@ class FollowedTable:
         self._settled = max(self._settled, commit.settled_txid)
 
     def _reload(self, table: DeltaTable) -> None:
-        """Take a table as it is, or, where storage is away, leave everything as it was."""
-        version, known = table.version(), TableDefinition.of(table)
+        """Replace the state by that of a table; leave it unchanged if storage is away."""
+        version, definition = table.version(), TableDefinition.of(table)
         files = with_bounds(load_files(table), self._storage)
         newest = NewestVersions.of(self._log.backwards(version), self._name)
-        self._require_unbroken(version, known)
+        self._require_unbroken(version, definition)
         txid = table.transaction_version(txid_app(self._topology))
         with self._files_lock:
             self._files = files
             self._bytes = sum(file.size for file in files.values())
-        self._known, self._version, self._unchecked = known, version, True
+        self._loaded, self._version, self._unchecked = definition, version, True
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
         self._leader = table.transaction_version(incarnation_app(self._topology)) or 0
         self._last, self._settled, self._foreign = newest.last, newest.settled, newest.foreign
@@ -309,16 +309,16 @@ class FollowedTable:
         if not newest.is_known and txid is not None:
             self._last = (version, Publication.lost(self._topology, txid))
 
-    def _require_unbroken(self, version: int, known: TableDefinition) -> None:
-        accepted = accepted_version(known.configuration, self._name)
+    def _require_unbroken(self, version: int, definition: TableDefinition) -> None:
+        accepted = accepted_version(definition.configuration, self._name)
         texts = newest_texts(self._storage, version)
         require_unbroken(texts, accepted, self._name, self._topology)
 
     def verify(self) -> None:
-        """Look whether one of the newest versions was overwritten. For any thread.
+        """Check that none of the newest versions was overwritten. For any thread.
 
         Raises:
-            TableChangedError: it was; and from now on everything else here raises that, too.
+            TableChangedError: one was; from now on every other method raises this, too.
         """
         try:
             self._require_unbroken(self._version, self._definition)
@@ -342,24 +342,24 @@ class FollowedTable:
             raise TableRefusedError(f"{error} {more}", number=error.number) from error
 
     def _refuse_foreign(self) -> None:
-        """Refuse what others have made of the table: now, and for as long as it stays so."""
+        """Refuse changes by other writers, as long as they last."""
         if self._spec and self._unchecked:
             self._require(self._spec)
         self._unchecked = False
         self._foreign.refuse(self._topology, self._definition.configuration)
 
-    def _led_by(self) -> int:
+    def _require_leader(self) -> int:
         """The incarnation that leads the table, 0 if none is recorded; refuses a foreign one."""
         if not self._incarnation:
             return 0
-        found = self._leader
-        if found and found != self._incarnation and found not in self._takes_over:
-            raise led_elsewhere(self._name, self._topology, found, self._incarnation)
-        return found
+        leader = self._leader
+        if leader and leader != self._incarnation and leader not in self._takes_over:
+            raise led_elsewhere(self._name, self._topology, leader, self._incarnation)
+        return leader
 
 
 class _OwnLog(TableLog):
-    """Refuses a file outside of the table's folder: nothing there is ours to read or delete."""
+    """Refuses a file outside of the table's folder, which a topology must not read or delete."""
 
     def parsed(
         self, version: int, text: bytes, written: Sequence[Mapping[str, Any]] | None = None
@@ -369,8 +369,8 @@ class _OwnLog(TableLog):
         return commit
 
 
-def _newest_of(commit: Commit) -> int:
-    """The newest txid in our versions of the table; 0 if unknown."""
+def _newest_txid(commit: Commit) -> int:
+    """The newest txid in the table as of a topology's version; 0 if unknown."""
     if commit.publication is not None:
         return commit.publication.last_txid
     return commit.last[1].last_txid if commit.last else 0

@@ -1,11 +1,11 @@
 """Commits by other writers since a topology's last one: harmless, or refused by name.
 
-A table is what its topology's publications made of it, or its totals mean nothing. Others may add
-versions that bring and take no rows (OPTIMIZE, VACUUM, properties), and versions that together
-undo each other (rows added by mistake, and the RESTORE that took them back). Anything else is
+A table's rows must all come from its topology's publications, or its totals mean nothing. Others
+may add versions that add and remove no rows (OPTIMIZE, VACUUM, properties), and versions that
+cancel each other (rows added by mistake, and the RESTORE that took them back). Anything else is
 refused, at the start as well as during a run, before anything is published on top of it.
 
-Judged by the files in the log, not by operation names, which are words that a writer chooses.
+The files in the log decide, not operation names, which a writer is free to choose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACCEPTED = "txn.accepted_version"
 
 
 class ForeignCommits:
-    """Versions of others behind the newest one of ours, oldest first.
+    """Versions of others after the topology's newest one, oldest first.
 
     Args:
         table: the table's name, for messages.
@@ -36,7 +36,7 @@ class ForeignCommits:
         self._commits: list[Commit] = []
 
     def take(self, commit: Commit) -> None:
-        """The next version of the log."""
+        """Record the next version of the log."""
         if commit.is_ours:
             self._own, self._commits = commit, []
         else:
@@ -44,14 +44,14 @@ class ForeignCommits:
 
     @property
     def last_metadata_change(self) -> Commit | None:
-        """The newest of their versions that wrote schema, properties or protocol."""
+        """The newest foreign version that wrote schema, properties or protocol."""
         return next((c for c in reversed(self._commits) if c.metadata_change), None)
 
     def refuse(self, topology: str, properties: Mapping[str, str | None]) -> None:
-        """Refuse rows that came or went, unless they were taken back or are let stand.
+        """Refuse added or removed rows, unless the change was undone or accepted.
 
         Args:
-            properties: the table's, as of now.
+            properties: the table's current properties.
 
         Raises:
             TableChangedError: naming version, operation and writer, and both ways out.
@@ -67,7 +67,7 @@ class ForeignCommits:
         more = f" and {len(changes) - 1} later" * (len(changes) > 1)
         raise TableChangedError(
             f"Table {self._table} was changed by somebody else after version{own}, the last one "
-            f"of topology '{topology}': {changed_by(first)}{more}. {_what(first)} Nothing was "
+            f"of topology '{topology}': {changed_by(first)}{more}. {_effect(first)} Nothing was "
             f"written on top of it. To undo the change: RESTORE TABLE delta.`{place}` TO VERSION "
             f"AS OF{own or ' ...'}. To keep it: ALTER TABLE delta.`{place}` SET TBLPROPERTIES "
             f"('{ACCEPTED}' = '{newest}'). Then run the topology again."
@@ -75,32 +75,32 @@ class ForeignCommits:
 
 
 def changed_by(commit: Commit) -> str:
-    """A version in words: number, operation, writer, time."""
+    """Describe a version: number, operation, writer, time."""
     moment = datetime.fromtimestamp(commit.timestamp_ms / 1000, tz=timezone.utc)
     when = f", {moment:%Y-%m-%d %H:%M:%S} UTC" if commit.timestamp_ms else ""
     return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
 
 
 def _differs(commits: Iterable[Commit]) -> bool:
-    """Return whether the rows may be others than before these versions.
+    """Return whether these versions may have changed the rows.
 
-    They are the same when no file came or went, counting all files, or counting those that were
-    said to bring or take rows: OPTIMIZE says that its files do not.
+    They have not if no file was added or removed in all, counting either all files or only those
+    marked as changing rows: OPTIMIZE marks its files as not changing any.
     """
     whole, changing = _Net(), _Net()
     for commit in commits:
         brought, taken = commit.changed
-        whole.take(*_named(commit, (add.path for add in commit.adds), commit.removes))
-        changing.take(*_named(commit, brought, taken))
+        whole.take(*_marked_files(commit, (add.path for add in commit.adds), commit.removes))
+        changing.take(*_marked_files(commit, brought, taken))
     return not (whole.is_nothing or changing.is_nothing)
 
 
-def _named(
+def _marked_files(
     commit: Commit, adds: Iterable[str], removes: Iterable[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Added and removed files, with which of their rows are marked as deleted.
+    """Added and removed files, each with its deletion vector.
 
-    A DELETE may take a file out and put it in again with other marks.
+    A DELETE may remove a file and add it again with another deletion vector.
     """
     marks, former = commit.deletion_vectors, commit.removed_vectors
     return (
@@ -127,7 +127,7 @@ class _Net:
         self._removed -= adds
 
 
-def _what(commit: Commit) -> str:
+def _effect(commit: Commit) -> str:
     added, removed = map(len, commit.changed)
     if not removed:
         return f"It added rows ({added} files) that belong to no txid."
@@ -137,18 +137,18 @@ def _what(commit: Commit) -> str:
 
 
 def accepted_version(properties: Mapping[str, str | None], table: str) -> int:
-    """The version up to which a user lets others' changes stand; -1: none.
+    """The version up to which a user accepts others' changes; -1 without the property.
 
     Raises:
-        TableChangedError: the property is no version.
+        TableChangedError: the property is not a version.
     """
-    found = properties.get(ACCEPTED)
-    if found is None:
+    version = properties.get(ACCEPTED)
+    if version is None:
         return -1
-    if not (found.isascii() and found.isdecimal()):
+    if not (version.isascii() and version.isdecimal()):
         raise TableChangedError(
-            f"Property {ACCEPTED} of table {table} is {found!r}, not a version number. Correct "
+            f"Property {ACCEPTED} of table {table} is {version!r}, not a version number. Correct "
             "it, or unset it.",
             number="TXN-311",
         )
-    return int(found)
+    return int(version)

@@ -2,26 +2,25 @@
 
 The rules that make it exact, whatever crashes, races or comes back from the dead:
 
-1. An append is made on condition that it becomes the version after the one it was computed from:
-   its commit file is written if there is none (`Store.put_if_absent`). Who loses writes nothing.
+1. An append must become the version after the one it was computed from: its commit file is written
+   only if none exists (`Store.put_if_absent`). The loser of a race writes nothing.
 2. After a lost race the new versions are read one by one. Only commits that changed no row
-   (OPTIMIZE, properties) may stand between what was computed and the version it lands in; a
-   newer epoch ends this process's right to publish, and rows that a stranger brought or took
-   stop it, also when they came between two runs (`committers.publishing.foreign_commits`).
-3. Every commit of ours carries a random token. After an append with an unknown outcome (a time-out,
-   a full disk) the log shows whether it has landed; nothing is guessed. Where storage failed for a
-   moment, the same commit is sent again: it lands once, in the same place, or finds itself there.
-4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
-5. The commit file is read back out of the log, and parsed unless it is byte for byte what was
-   sent. The caller compares the files that it adds with what was staged, and fails the attempt. One
-   that does not remove what it was to remove is refused here: rows would be there twice.
+   (OPTIMIZE, properties) may stand between the version computed from and the version it lands in; a
+   newer epoch ends this process's right to publish, and rows that another writer added or removed
+   stop it, also between two runs (`committers.publishing.foreign_commits`).
+3. Every commit of a topology carries a random token. After an append with an unknown outcome (a
+   time-out, a full disk) the log shows whether it has landed; nothing is guessed. If storage failed
+   for a moment, the same commit is sent again: it lands once, or finds itself in its place.
+4. A publication must be newer than the table's newest: by epoch, and within an epoch by attempt.
+5. The commit file is read back from the log, and parsed unless it has the same bytes as the one
+   sent. The caller compares its added files with the staged ones, and fails the attempt. A commit
+   that lacks one of its removals is refused here: rows would be in the table twice.
+6. Every commit of a topology records the fingerprints of the versions before it, so an overwritten
+   version is noticed, whoever wrote it (`committers.publishing.chain`).
 
-6. Every commit of ours names the fingerprints of the versions before it: one that was overwritten
-   is noticed, whichever it was (`committers.publishing.chain`).
-
-Durability is the file system's. A local commit file is created atomically and not fsynced (nor
-does Spark its Parquet files): a power cut may take away the last versions of a table on a local
-disk, and recovery then replays them. Object stores acknowledge durable writes only.
+The file system provides durability. A local commit file is created atomically and not fsynced (nor
+does Spark fsync its Parquet files): a power cut may lose the last versions of a table on a local
+disk, and recovery then replays them. Object stores acknowledge only durable writes.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ class DeltaLog(FollowedTable):
         storage: the table's folder.
         new_id: source of commit tokens.
         now_ms: wall clock, milliseconds since 1970, for Delta's own bookkeeping only.
-        incarnation: which life of the topology leads here; 0: not known, and not asked for.
-        takes_over: those whose tables it may lead as well.
+        incarnation: the incarnation of the topology that leads here; 0: unknown, and not checked.
+        takes_over: incarnations whose tables it may lead as well.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class DeltaLog(FollowedTable):
             TableRefusedError: naming the first difference.
             CommitConflictError: it could not be created.
         """
-        if self._known is None and not self.attach(spec.topology):
+        if self._loaded is None and not self.attach(spec.topology):
             create_table(self._storage, spec, epoch, self._incarnation)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
@@ -120,25 +119,25 @@ class DeltaLog(FollowedTable):
 
     @exclusive
     def fence(self, epoch: int) -> bool:
-        """Append an empty version carrying `epoch`: appends of older leaders now lose.
+        """Append an empty version with `epoch`: appends of older leaders now lose.
 
-        A table that another incarnation led takes a higher epoch, or leaders of both could publish.
+        A table that another incarnation led needs a higher epoch, or leaders of both could publish.
 
         Returns:
-            Whether it was appended now, which proves that nobody newer led by then; False: the
-            table was made with this epoch.
+            True if it was appended now, which proves that no newer leader existed by then; False
+            if the table was created with this epoch.
 
         Raises:
             FencedError: the table holds a newer epoch.
             RecoveryRefusedError: the topology leads it from another ensemble.
             CommitConflictError: the log could not be appended to.
-            StorageUnavailableError: storage was away for longer than it is asked again.
+            StorageUnavailableError: storage was away for longer than the retries take.
         """
         for _ in range(MAX_TRIES):
             self.refresh()
-            led_by = self._led_by()
-            is_ours = led_by == self._incarnation
-            if self._epoch > epoch or (self._epoch == epoch and led_by and not is_ours):
+            leader = self._require_leader()
+            is_ours = leader == self._incarnation
+            if self._epoch > epoch or (self._epoch == epoch and leader and not is_ours):
                 raise fenced(self._name, self._topology, self._epoch, epoch)
             if self._epoch == epoch and is_ours:
                 return False
@@ -151,13 +150,13 @@ class DeltaLog(FollowedTable):
     def settle(self, txid: int, epoch: int) -> None:
         """Append an empty version that marks everything up to `txid` as final.
 
-        Nothing is appended when the log says so already: by an earlier mark, by a publication
-        whose `first_txid` is later, or because it holds no publication at all.
+        Appends nothing if the log already shows it: by an earlier mark, by a publication whose
+        `first_txid` is later, or because it holds no publication at all.
 
         Raises:
             FencedError: the table holds a newer epoch.
             CommitConflictError: the log could not be appended to.
-            StorageUnavailableError: storage was away for longer than it is asked again.
+            StorageUnavailableError: storage was away for longer than the retries take.
         """
         for _ in range(MAX_TRIES):
             self.refresh()
@@ -178,7 +177,7 @@ class DeltaLog(FollowedTable):
         epoch: int,
         txids: tuple[int, int],
     ) -> Commit | None:
-        """Append a version with the same rows in other files; None: `removes` are not there now.
+        """Append a version with the same rows in other files; None if one of `removes` is gone.
 
         Args:
             txids: the first and last txid of the rows.
@@ -190,8 +189,8 @@ class DeltaLog(FollowedTable):
         """
         actions = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
-            newest, sizes = self._look(adds)
-            self._take_in(newest)
+            newest, sizes = self._check_storage(adds)
+            self._follow(newest)
             if self._epoch > epoch:
                 raise fenced(self._name, self._topology, self._epoch, epoch)
             require_staged(adds, sizes, self._name)
@@ -210,9 +209,9 @@ class DeltaLog(FollowedTable):
         apps: Mapping[str, int] | None = None,
         **more: Any,
     ) -> Commit | None:
-        """One attempt to append a version without changes of rows, and its record.
+        """Try once to append a version with a mark, without changing rows.
 
-        It carries the last publication.
+        The mark repeats the last publication.
         """
         last = self._last and {
             "version": self._last[0],
@@ -232,21 +231,21 @@ class DeltaLog(FollowedTable):
     ) -> Published:
         """Append one version, computed from `read_version`, and read it back.
 
-        Three round trips to an object store: one look at everything that must hold, the append,
-        and the reading back. Versions that others appended meanwhile make the append lose, and are
-        taken in then.
+        Three round trips to an object store: one check of all preconditions, the append, and the
+        reading back. Versions that others appended meanwhile make the append lose; they are applied
+        then.
 
         Args:
-            sent: paths of those of `adds` that this process itself has put into storage in this
-                turn: they need no look.
+            sent: paths among `adds` that this process itself has written in this turn: they need
+                no check.
 
         Raises:
             StagedFileError: a file to be added is gone or has another size.
             StaleFilesError: a file to be removed was rewritten: prepare again.
-            CommitConflictError: somebody changed rows, or this attempt is not the newest.
-            FencedError: a newer epoch stands in the log.
-            RecoveryRefusedError: the coordinator is behind what the table holds.
-            TableChangedError: a stranger changed rows, or replaced the table.
+            CommitConflictError: another writer changed rows, or this attempt is not the newest.
+            FencedError: the log has a newer epoch.
+            RecoveryRefusedError: the coordinator's state is older than the table.
+            TableChangedError: another writer changed rows, or replaced the table.
         """
         self.check(publication, [file for file in adds if file.path not in sent])
         for version in range(read_version + 1, self._version + 1):
@@ -272,10 +271,10 @@ class DeltaLog(FollowedTable):
         metadata: Mapping[str, Any],
         apps: Mapping[str, int],
     ) -> Commit | None:
-        """One attempt to append `version + 1`: what landed, or None if another writer won.
+        """Try once to append `version + 1`; None if another writer won.
 
         Raises:
-            TableChangedError: ours is there, and removes other files than were to be removed.
+            TableChangedError: the commit has this token, but removes other files.
         """
         token, version = self._new_id(), self._version + 1
         written = commit_actions(
@@ -287,37 +286,37 @@ class DeltaLog(FollowedTable):
         )
         text = commit_text(written)
         what = f"append version {version} to table {self._name}"
-        landed = retried(lambda: self._sent(version, text, written), what)
+        landed = retried(lambda: self._send(version, text, written), what)
         if landed.token != token:
             return None
         if landed.fingerprint != fingerprint_of(text):
             sent = self._log.parsed(version, text, written)
             if landed.removes != sent.removes:
                 raise overwritten(self._name, self._topology, version)
-        # From here on the commit stands. Others' commits behind it are judged by the next publish:
-        # whatever is wrong with them must not look like a failure of this one.
+        # From here on the commit stands. The next publish judges other writers' later commits:
+        # an error in them must not look like a failure of this one.
         self._apply(landed)
         return landed
 
-    def _sent(self, version: int, text: bytes, written: Sequence[Mapping[str, Any]]) -> Commit:
-        """Send a commit file once, and read what stands in its place.
+    def _send(self, version: int, text: bytes, written: Sequence[Mapping[str, Any]]) -> Commit:
+        """Send a commit file once, and read the file now in its place.
 
-        The same file may be sent again: one of them is the first, and the others find it there.
+        The same file may be sent again: the first one lands, and later ones find it in place.
 
         Args:
-            written: the actions that the text was made of.
+            written: the actions of the text.
         """
         failure = None
         try:
             self._storage.put_if_absent(commit_path(version), text)
         except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
             failure = error
-        found = self._log.text(version)
-        if found is None:
+        content = self._log.text(version)
+        if content is None:
             if failure is not None and (is_momentary(failure) or is_refusal(failure)):
                 raise failure
             raise not_appended(version, self._name, failure) from failure
-        return self._log.parsed(version, found, written if found == text else None)
+        return self._log.parsed(version, content, written if content == text else None)
 
     # --- refusals ----------------------------------------------------------------------------
 
@@ -331,22 +330,21 @@ class DeltaLog(FollowedTable):
 
     @exclusive
     def check(self, publication: Publication, files: Sequence[StagedFile]) -> None:
-        """Look at all that must hold before a publication, in one round trip.
+        """Check all preconditions of a publication, in one round trip.
 
-        That the table is the one that was opened, that staged files are there unchanged; and what
-        `require_newer` says.
+        The table is the one that was opened, staged files exist unchanged, and `require_newer`.
 
         Raises:
             as `publish`.
         """
-        newest, sizes = self._look(files)
+        newest, sizes = self._check_storage(files)
         if newest > self._version:
-            self._take_in(newest)
+            self._follow(newest)
         self.require_newer(publication)
         require_staged(files, sizes, self._name)
 
     def require_newer(self, publication: Publication) -> None:
-        """Refuse a publication that is not newer than what the table is known to hold (rule 4).
+        """Refuse a publication that is not newer than the table's newest one (rule 4).
 
         Raises:
             FencedError, CommitConflictError, StateError: as `publish`.

@@ -14,25 +14,26 @@ __all__ = ["NewestVersions"]
 
 @dataclass(frozen=True)
 class NewestVersions:
-    """The newest versions, from the last one back to the first of ours.
+    """The newest versions, from the last one back to the newest of the topology.
 
-    That one is enough: what publishes nothing repeats the publication. So few files are read.
+    That is far enough: its versions without a publication repeat the last one. So it reads few
+    files.
     """
 
     foreign: ForeignCommits
-    """Versions of others behind the newest one of ours."""
+    """Versions of others after the topology's newest one."""
     last: tuple[int, Publication] | None
     """(version, publication) of the newest publication."""
     settled: int
-    """The newest txid that a mark behind it calls final."""
+    """The newest txid that a later mark calls final."""
     is_known: bool
-    """False: the commit files that would say what was published last are gone."""
+    """False if the commit files that record the last publication are gone."""
     fingerprints: tuple[int, ...]
-    """Fingerprints of these commit files, the newest last; none: the newest one is gone."""
+    """Fingerprints of these commit files, the newest last; empty if the newest one is gone."""
 
     @classmethod
     def of(cls, backwards: Iterable[Commit], table: str) -> NewestVersions:
-        """Read them.
+        """Read the newest versions.
 
         Args:
             backwards: versions, newest first.

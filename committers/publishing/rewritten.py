@@ -1,7 +1,7 @@
-"""Reading a table's files while others rewrite them.
+"""Read a table's files while others rewrite them.
 
-Somebody's OPTIMIZE puts rows into other files, and VACUUM deletes the former ones: the log is read
-again only when a file that it named is not there any more.
+OPTIMIZE puts rows into other files, and VACUUM deletes the old ones: the log is read again only
+when one of its files no longer exists.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ R = TypeVar("R")
 
 
 def first_missing(storage: Storage, paths: Sequence[str]) -> str | None:
-    """The first of these files that is not there; None: all are."""
+    """The first of these files that does not exist; None if all exist."""
     sizes = storage.sizes(paths)
     return next((p for p, size in zip(paths, sizes, strict=True) if size is None), None)
 
 
 def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) -> R:
-    """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
+    """Call `read` over the table's files; repeat it if they were rewritten meanwhile.
 
     Raises:
-        TableChangedError: a file is gone that the table's newest version still has.
+        TableChangedError: a file of the table's newest version is gone.
     """
     for _ in range(MAX_TRIES):
         version = table.version
@@ -39,14 +39,14 @@ def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) ->
             raise
         except Exception:
             if table.version != version:
-                continue  # another thread has followed the log: to files that are there
-            gone = first_missing(storage, [file.path for file in table.files_now()])
-            if gone is None:
+                continue  # another thread has followed the log to newer files
+            missing = first_missing(storage, [file.path for file in table.files_now()])
+            if missing is None:
                 raise
             table.refresh()
             if table.version == version:
                 raise TableChangedError(
-                    f"File {gone} of table {storage.location} is gone, but version {version}, "
+                    f"File {missing} of table {storage.location} is gone, but version {version}, "
                     "the newest one, still needs it: somebody deleted it, and VACUUM does not do "
                     "that. Nothing was written. Restore the file from a backup, or start over "
                     "with a new table and a new topology name.",

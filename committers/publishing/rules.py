@@ -1,7 +1,7 @@
-"""When a publication may be appended: pure rules over the content of the log.
+"""Decide when a publication may be appended: pure rules over the content of the log.
 
-`require_newer` looks at the newest publication that the table holds, `judge` at one commit that
-somebody else appended between the version that a publication was computed from and its own.
+`require_newer` checks the newest publication in the table, `judge` one commit that another writer
+appended between the version that a publication was computed from and its own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["fenced", "judge", "led_elsewhere", "require_newer", "require_unsettl
 def require_newer(
     publication: Publication, last: tuple[int, Publication] | None, epoch: int, table: str
 ) -> None:
-    """Refuse a publication that is not newer than what the table holds.
+    """Refuse a publication that is not newer than the table's newest one.
 
-    `first_txid` is committed + 1, so it never goes back as long as the coordinator remembers.
+    `first_txid` is committed + 1, so it never goes back as long as the coordinator keeps its state.
 
     Args:
-        last: (version, newest publication), None if there is none.
+        last: (version, newest publication), None without one.
         epoch: the newest epoch in the log.
 
     Raises:
         FencedError: the log holds a newer epoch.
-        RecoveryRefusedError: a new leader that has forgotten what an older one committed.
-        CommitConflictError: an attempt that is not the newest of its txid.
+        RecoveryRefusedError: a new leader has lost txids that an older one committed.
+        CommitConflictError: the attempt is not the newest of its txid.
     """
     if epoch > publication.epoch:
         raise fenced(table, publication.topology, epoch, publication.epoch)
@@ -58,7 +58,7 @@ def require_newer(
 
 
 def _repeats(publication: Publication, held: Publication) -> bool:
-    """Return whether some txid of both comes with an attempt that is no newer than the held one."""
+    """Return whether the attempt of a txid in both is not newer than the held one."""
     attempts = {member.txid: member.attempt_id for member in held.txids}
     return any(
         member.attempt_id <= attempts[member.txid]
@@ -68,10 +68,10 @@ def _repeats(publication: Publication, held: Publication) -> bool:
 
 
 def require_unsettled(publication: Publication, settled: int, table: str) -> None:
-    """Refuse to replace a txid that the log calls final: readers may have acted on it.
+    """Refuse to replace a txid that the log marks as final: readers may have acted on it.
 
     Args:
-        settled: the newest txid that is final, 0 if the log does not say.
+        settled: the newest final txid, 0 if the log has no such mark.
 
     Raises:
         RecoveryRefusedError: the coordinator's state is older than the table.
@@ -88,15 +88,15 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
 def judge(commit: Commit | None, version: int, publication: Publication, table: str) -> None:
     """Refuse to publish over another writer's commit that changed rows.
 
-    Rows that stay changed are refused before (`committers.publishing.foreign_commits`); what comes
-    here was taken back since.
+    `committers.publishing.foreign_commits` has already refused changes that last; those seen here
+    were undone since.
 
     Args:
         commit: the commit of `version`; None when its file is gone.
 
     Raises:
         FencedError: it is a newer leader's.
-        CommitConflictError: it changed rows, or nobody can say.
+        CommitConflictError: it changed rows, or this is unknown.
     """
     if commit is None:
         raise CommitConflictError(
@@ -120,7 +120,7 @@ def judge(commit: Commit | None, version: int, publication: Publication, table: 
 
 
 def fenced(table: str, topology: str, newer: int, own: int) -> FencedError:
-    """The error of a leader that has been replaced."""
+    """The error for a leader that has been replaced."""
     return FencedError(
         f"Table {table} was taken over by epoch {newer} of topology '{topology}'; this process "
         f"has epoch {own} and must publish nothing more. Let the newer process go on, or stop it "
@@ -128,16 +128,16 @@ def fenced(table: str, topology: str, newer: int, own: int) -> FencedError:
     )
 
 
-def led_elsewhere(table: str, topology: str, found: int, own: int) -> RecoveryRefusedError:
-    """The error of a leader whose ensemble is not that which leads a table.
+def led_elsewhere(table: str, topology: str, recorded: int, own: int) -> RecoveryRefusedError:
+    """The error for a leader whose table is led from another ensemble.
 
     Args:
-        found: the incarnation that the table names.
-        own: that of this process.
+        recorded: the incarnation that the table names.
+        own: the incarnation of this process.
     """
     return RecoveryRefusedError(
         f"Table {table} is led by topology '{topology}' from another ensemble: its log names "
-        f"incarnation {found:016x}, but the ZooKeeper of this run has {own:016x}. Epochs of two "
+        f"incarnation {recorded:016x}, but the ZooKeeper of this run has {own:016x}. Epochs of two "
         "ensembles may be equal, so neither run would fence the other. Nothing was changed. Name "
         "the ensemble that leads the table (--zookeeper; an embedded one is a folder). If that "
         "one was wiped or must not lead any more, `txn recover FILE.py:TOPOLOGY` makes this one "

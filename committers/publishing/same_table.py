@@ -1,6 +1,6 @@
-"""Whether a table is still the one that was opened, or was deleted or replaced meanwhile.
+"""Check that a table is still the one that was opened, neither deleted nor replaced since.
 
-Asked by its newest commit file alone, as long as that is the one that was read or written.
+Reads only its newest commit file, as long as that is the one that was read or written last.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def require_same(
     Args:
         table_id: Delta's own id of the table.
         fingerprint: of the version's commit file; None: it was cleaned out of the log before.
-        text: the commit file as it is now; None: it is not there.
+        text: the current content of the commit file; None: it does not exist.
 
     Returns:
-        The newest version of which it is certain that the table has come to it.
+        The newest version that the table has certainly reached.
 
     Raises:
         TableChangedError: it was deleted or replaced, or this version was overwritten.
@@ -44,30 +44,30 @@ def require_same(
     if text is not None and fingerprint is not None and fingerprint_of(text) == fingerprint:
         return version
     try:
-        found = load_own(storage)
+        loaded = load_own(storage)
     except TableNotFoundError:
         raise _replaced(table, topology, version, "there is no table now") from None
-    same = str(found.metadata().id) == table_id
+    same = str(loaded.metadata().id) == table_id
     if text is not None and fingerprint is not None:
         if same:
             raise overwritten(table, topology, version)
         other = f"version {version} in its log is a different commit"
         raise _replaced(table, topology, version, other)
-    if not same or not _comes_to(version, found, table):
-        now = f"the table there now is at version {found.version()}"
-        raise _replaced(table, topology, version, now)
-    return max(version, found.version())
+    if not same or not _reaches(version, loaded, table):
+        current = f"the table there now is at version {loaded.version()}"
+        raise _replaced(table, topology, version, current)
+    return max(version, loaded.version())
 
 
-def _replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
+def _replaced(table: str, topology: str, version: int, state: str) -> TableChangedError:
     """The error for a table that was put in the place of another one.
 
     Args:
-        version: the newest version that was known.
-        now: what is there instead.
+        version: the newest version that this run has read or written.
+        state: a description of the current state.
     """
     return TableChangedError(
-        f"Table {table} is no longer the one that topology '{topology}' has written: {now}, but "
+        f"Table {table} is no longer the one that topology '{topology}' has written: {state}, but "
         f"this run knew version {version} of the former one. The table was deleted or replaced. "
         "Nothing was written. Put the former table back from a backup, or give the topology a "
         "new name and new tables.",
@@ -76,20 +76,20 @@ def _replaced(table: str, topology: str, version: int, now: str) -> TableChanged
 
 
 class _BehindError(OSError):
-    """A log was listed without its newest versions."""
+    """A listing of a log lacks its newest versions."""
 
 
-def _comes_to(version: int, found: DeltaTable, table: str) -> bool:
-    """Return whether the log goes so far, whatever a listing says that is behind for a moment."""
+def _reaches(version: int, loaded: DeltaTable, table: str) -> bool:
+    """Return whether the log reaches a version; retries while a listing may lag behind."""
 
-    def look() -> None:
-        if found.version() < version:
-            found.update_incremental()
-        if found.version() < version:
-            raise _BehindError(errno.ESTALE, f"its listing ends at version {found.version()}")
+    def update() -> None:
+        if loaded.version() < version:
+            loaded.update_incremental()
+        if loaded.version() < version:
+            raise _BehindError(errno.ESTALE, f"its listing ends at version {loaded.version()}")
 
     try:
-        retried(look, f"list the log of table {table} up to version {version}")
+        retried(update, f"list the log of table {table} up to version {version}")
     except StorageUnavailableError as error:
         if isinstance(error.__cause__, _BehindError):
             return False

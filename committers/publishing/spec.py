@@ -1,7 +1,7 @@
-"""The specification of our tables: columns, `txn.*` properties, Delta features.
+"""The specification of a topology's table: columns, `txn.*` properties, Delta features.
 
-Written once when the table is created, compared at every opening and after every change of its
-metadata by somebody else. The first difference is named; nothing is adapted silently.
+Written once when the table is created, compared at every opening and after every foreign change of
+its metadata. The error names the first difference; nothing is adapted silently.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FORMAT = "1"
 """Bump when columns, properties or the hash of the buckets change their meaning."""
 
 LOG_WITH_REMOVAL = "log-with-removal"
-"""Kind of a log table whose keys may be removed. A release that knows nothing of the marks that
-removal leaves would count what is void; it refuses a kind that it does not know."""
+"""Kind of a log table whose keys may be removed. An older release, which does not know the marks
+of removal, would count void rows; it refuses a kind that it does not know."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
@@ -50,12 +50,12 @@ class TableSpec:
         kind: "append", "upsert", "log", or `LOG_WITH_REMOVAL`.
         columns: (name, Delta type as JSON) of every column, in order, partition column included.
         keys: key columns of a state table.
-        values: of each value column: its name, the identity of its aggregate, such as
-            "Sum(delay)", and for an aggregate with a `result` of its own "result", or "own result"
+        values: for each value column: its name, the identity of its aggregate, such as
+            "Sum(delay)", and for an aggregate with its own `result` "result", or "own result"
             when the class is the user's.
         buckets: number of hash buckets of a state table, 0 for others.
-        remove_where: condition under which a state table drops a key, None for none.
-        settings: (setting, value) of the session, those that decide what becomes of a row.
+        remove_where: condition on which a state table drops a key, None without one.
+        settings: (setting, value) of the session, for settings that change the result for a row.
     """
 
     topology: str
@@ -68,7 +68,7 @@ class TableSpec:
     remove_where: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
     first_txid: int = 1
-    """Of a table that is made now."""
+    """The first txid of a table that is created now."""
 
     @property
     def partition_by(self) -> list[str]:
@@ -76,7 +76,7 @@ class TableSpec:
         return [BUCKET] if self.buckets else []
 
     def properties(self) -> dict[str, str]:
-        """The table's own description, as Delta table properties."""
+        """The table's description, as Delta table properties."""
         removal = {} if self.remove_where is None else {_REMOVE_WHERE: self.remove_where}
         return {
             "txn.format": FORMAT,
@@ -90,7 +90,7 @@ class TableSpec:
         }
 
     def first_properties(self) -> dict[str, str]:
-        """The txid with which the table begins, if rows were committed before; as a property."""
+        """The table's first txid as a property, if others were committed before."""
         return {FIRST_TXID: str(self.first_txid)} if self.first_txid > 1 else {}
 
     def session_properties(self) -> dict[str, str]:
@@ -106,10 +106,10 @@ class TableSpec:
         return json.dumps({"type": "struct", "fields": fields})
 
     def require(self, table: TableDefinition, name: str) -> None:
-        """Refuse a table that is not this one.
+        """Refuse a table that differs from this specification.
 
         Raises:
-            TableRefusedError: naming the first difference, and what to do.
+            TableRefusedError: naming the first difference and the way out.
         """
         refuse_foreign(table, name, self.topology)
         self._require_properties(table.configuration, name)
@@ -123,24 +123,24 @@ class TableSpec:
             )
         refuse_features(table, name, self.kind, self.semantics)
 
-    def _require_properties(self, found: Mapping[str, str | None], name: str) -> None:
-        # A table without removal has no such property, and one with it has columns for it.
+    def _require_properties(self, properties: Mapping[str, str | None], name: str) -> None:
+        # A table without removal lacks this property, and one with removal has columns for it.
         expected: dict[str, str | None] = {_REMOVE_WHERE: None, **self.properties()}
-        for key, wanted in expected.items():
-            stored = found.get(key)
-            if stored != wanted:
+        for key, value in expected.items():
+            stored = properties.get(key)
+            if stored != value:
                 raise TableRefusedError(
                     f"Table {name} was made with {key} = {stored}, but this topology has "
-                    f"{wanted}. {_REMEDY}",
+                    f"{value}. {_REMEDY}",
                     number="TXN-304",
                 )
 
-    def _require_settings(self, found: Mapping[str, str | None], name: str) -> None:
-        stored = {key: value or DEFAULT for key, value in found.items() if key.startswith(_SESSION)}
+    def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
+        stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}
         if not stored or not self.settings:
-            return  # made by a release that did not write them down
-        now = self.session_properties()
-        pairs = ((key, stored.get(key, DEFAULT), now.get(key, DEFAULT)) for key in {*stored, *now})
+            return  # created by a release that did not record them
+        own = self.session_properties()
+        pairs = ((key, stored.get(key, DEFAULT), own.get(key, DEFAULT)) for key in {*stored, *own})
         differ = sorted(pair for pair in pairs if not same_setting(*pair[1:]))
         if not differ:
             return
@@ -184,7 +184,7 @@ _REMEDY = (
 
 
 def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
-    """Refuse a Delta table that no topology, or another one, has made."""
+    """Refuse a Delta table that no topology, or another one, has created."""
     owner = table.configuration.get("txn.topology")
     if owner is None:
         raise TableRefusedError(
@@ -203,12 +203,12 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
 
 
 def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
-    """Refuse a folder that is no Delta table and holds other files than those of a table to be.
+    """Refuse a folder that is not a Delta table and holds files of something else.
 
     Args:
         entries: names of everything directly below it.
     """
-    # Scratch and what spouts keep are ours; a crash while creating may leave an empty log.
+    # Scratch and the spouts' files are txn's; a crash while creating may leave an empty log.
     foreign = [entry for entry in entries if entry not in ("_delta_log", SCRATCH, KEPT)]
     if foreign:
         raise TableRefusedError(

@@ -37,8 +37,8 @@ def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], .
     """(name, type as JSON) of every column: nullable throughout, without Spark's metadata.
 
     Raises:
-        TopologyError: a name or type that an ordinary Delta table cannot hold, or two names that
-            differ in upper and lower case only.
+        TopologyError: an ordinary Delta table cannot hold a name or type, or two names differ
+            only in upper and lower case.
     """
     seen: dict[str, str] = {}
     for name in schema.fieldNames():

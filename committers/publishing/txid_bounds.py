@@ -1,8 +1,8 @@
 """The txids in a table's file, from its Parquet footer if the log lacks them.
 
-Delta has bounds of the first 32 columns unless the table asks for more, and `txid` stands behind
-the columns of the rows. Our tables ask (`create_table`). Those of earlier releases do not, and
-whoever rewrites their files (OPTIMIZE) leaves the bounds of `txid` out.
+Delta records bounds of the first 32 columns unless the table asks for more, and `txid` comes after
+the columns of the rows. A topology's tables ask (`create_table`). Those of earlier releases do not,
+and a rewrite of their files (OPTIMIZE) leaves out the bounds of `txid`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["with_bounds"]
 
 
 def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
-    """The files, with bounds of `txid` from their footers if the log has none.
+    """Add bounds of `txid` from the footers of files for which the log has none.
 
     Raises:
-        StorageUnavailableError, StorageRefusedError: a footer cannot be read now, or never.
+        StorageUnavailableError, StorageRefusedError: a footer cannot be read for now, or at all.
     """
     unknown = [file for file in files.values() if None in (file.txid_min, file.txid_max)]
     if not unknown:
         return dict(files)
-    found = in_parallel(lambda file: _in_footer(file, storage), unknown)
-    return {**files, **{file.path: file for file in found}}
+    bounded = in_parallel(lambda file: _with_footer_bounds(file, storage), unknown)
+    return {**files, **{file.path: file for file in bounded}}
 
 
-def _in_footer(file: ActiveFile, storage: Storage) -> ActiveFile:
+def _with_footer_bounds(file: ActiveFile, storage: Storage) -> ActiveFile:
     try:
         metadata = storage.footer(file.path, file.size)
     except pa.ArrowInvalid:
         metadata = None
     if metadata is None:
-        return file  # gone, or no Parquet: whoever needs its rows says so
+        return file  # gone, or not Parquet: reading its rows will fail
     whole = StagedFile(
         file.path, file.size, metadata.num_rows, file.partition, delta_stats(metadata)
     )

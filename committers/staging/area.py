@@ -6,9 +6,9 @@
 Scratch of a table in an object store lies on this machine's disk, if the executors are threads of
 this process.
 
-Every staging job has a folder of its own; a job of several attempts has one, named after the
-first of them. What a job has staged is what its tasks' commits say (`writing`): a folder may also
-have files of task attempts that failed or were overtaken, which nothing refers to.
+Every staging job has its own folder; a job of several attempts has one, named after the first of
+them. The tasks' commits list the job's staged files (`writing`): a folder may also have files of
+task attempts that failed or were overtaken, which nothing refers to.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StagingArea", "newest_txid", "random_id"]
 
-_Found = tuple[StagedFile, Summary]
+_Described = tuple[StagedFile, Summary]
 
 
 def random_id() -> str:
@@ -51,13 +51,13 @@ def random_id() -> str:
 
 
 class StagingArea:
-    """Writes attempts' files, and deletes what was never published. Thread-safe.
+    """Writes attempts' files, and deletes those that were never published. Thread-safe.
 
     Args:
         storage: the table's folder.
         new_id: source of folder names; letters and digits.
-        unique: a column that has no value twice in a file; None: there is none.
-        session: that in which rows are written; None: that in which they are.
+        unique: a column that has no value twice in a file; None if there is no such column.
+        session: the session that writes rows; None: the session of the rows.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class StagingArea:
         self._new_id = new_id
         self._lock = threading.Lock()
         self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
-        """attempt -> folder -> its files there, as far as they are known: others may have some."""
+        """attempt -> folder -> its known files there; other attempts may have files there, too."""
         self._referred: set[str] = set()
         """Folders with files that a version may refer to, and others that an attempt still owns."""
         self._mixes = False
-        """Whether a joint job has put rows of several txids into one file."""
+        """True after a joint job has put rows of several txids into one file."""
 
     @property
     def scratch(self) -> Storage:
-        """Where scratch lies."""
+        """The storage for scratch."""
         nearby = self.nearby
         return self._storage if nearby is None else nearby.storage
 
     @property
     def nearby(self) -> Nearby | None:
-        """Room on this machine's disk for files of a table elsewhere; None: executors lack it."""
+        """This machine's disk for files of a remote table; None if executors do not share it."""
         if self._storage.is_local or self._session is None:
             return None
         if not runs_here(str(self._session().sparkContext.master)):
@@ -101,8 +101,8 @@ class StagingArea:
                 self._nearby = Nearby()
             return self._nearby
 
-    def _at(self, path: str) -> Storage:
-        """The storage of a folder or file of ours."""
+    def _storage_of(self, path: str) -> Storage:
+        """Return the storage that holds a path below this table."""
         return self.scratch if path.startswith(f"{SCRATCH}/") else self._storage
 
     def _writer(self, storage: Storage) -> RowWriter:
@@ -128,14 +128,14 @@ class StagingArea:
         below: str = DATA,
         partition_by: str | None = None,
     ) -> list[Staged]:
-        """Stage several attempts with one job, each with files of its own.
+        """Stage several attempts with one job, each in its own files.
 
         Each DataFrame brings a column `txid`, the same for all of its rows. Tasks of different
-        DataFrames stay apart, so each file has one txid: that in its footer says whose it is. If
-        Spark ever puts them together all the same, this raises, and from then on stages one by one.
+        DataFrames stay apart, so each file has one txid, and its footer shows its attempt. If Spark
+        ever mixes them all the same, this raises, and from then on stages one by one.
 
         Raises:
-            StagedFileError: a file's footer does not say whose it is; nothing is staged.
+            StagedFileError: a file's footer does not show a single attempt; nothing is staged.
         """
         if self._mixes:
             return [
@@ -145,10 +145,10 @@ class StagingArea:
         attempts = [attempt for _, attempt in group]
         session = self._session() if self._session else None
         rows = side_by_side([frame for frame, _ in group], session)
-        found = self._write(rows, attempts, below, partition_by, digest=True)
-        by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
-        for one in found:
-            by_txid[self._txid_of(one[0], by_txid)].append(one)
+        written = self._write(rows, attempts, below, partition_by, digest=True)
+        by_txid: dict[int, list[_Described]] = {attempt.txid: [] for attempt in attempts}
+        for described in written:
+            by_txid[self._txid_of(described[0], by_txid)].append(described)
         staged = [_staged(attempt, by_txid[attempt.txid]) for attempt in attempts]
         with self._lock:
             for member in staged:
@@ -156,15 +156,15 @@ class StagingArea:
                     self._owned[member.attempt][_folder_of(file.path)].add(file.path)
         return staged
 
-    def _txid_of(self, file: StagedFile, known: Collection[int]) -> int:
+    def _txid_of(self, file: StagedFile, txids: Collection[int]) -> int:
         bounds = json.loads(file.stats)
         low, high = (bounds[name].get(TXID) for name in ("minValues", "maxValues"))
-        if low != high or low not in known:
+        if low != high or low not in txids:
             self._mixes = True
             raise StagedFileError(
                 f"Staged file {file.path} of table {self._storage.location} holds rows of txids "
                 f"{low} to {high} according to its footer, but each file must hold rows of only "
-                f"one of {sorted(known)}. The batches are staged one by one."
+                f"one of {sorted(txids)}. The batches are staged one by one."
             )
         return int(low)
 
@@ -177,15 +177,15 @@ class StagingArea:
         partition_by: str | None = None,
         first: Nearby | None = None,
     ) -> tuple[StagedFile, ...]:
-        """Run one Spark job that writes `rows` as Parquet; the files with at least one row.
+        """Run one Spark job that writes `rows` as Parquet; returns the files with rows.
 
-        Statistics that the session of `rows` has collected stand for those of the footers.
+        Statistics that the session of `rows` has collected replace those of the footers.
 
         Args:
-            first: where the job writes; the whole files are sent on from there.
+            first: a place where the job writes; complete files are sent on from there.
         """
-        found = self._write(rows, [attempt], below, partition_by, digest=False, first=first)
-        return tuple(file for file, _ in found)
+        written = self._write(rows, [attempt], below, partition_by, digest=False, first=first)
+        return tuple(file for file, _ in written)
 
     def _write(
         self,
@@ -196,29 +196,29 @@ class StagingArea:
         *,
         digest: bool,
         first: Nearby | None = None,
-    ) -> list[_Found]:
-        # Named after the first: once that is published, the folder is no dead process's leftover,
-        # and what the later ones may have left in it is for VACUUM.
-        named = attempts[0]
-        folder = f"{below}/{named.txid}-{named.attempt_id}-{self._new_id()}"
+    ) -> list[_Described]:
+        # Named after the first attempt: once that is published, `sweep` spares the folder, and
+        # VACUUM deletes leftovers of the later ones in it.
+        oldest = attempts[0]
+        folder = f"{below}/{oldest.txid}-{oldest.attempt_id}-{self._new_id()}"
         with self._lock:
             for attempt in attempts:
                 self._owned.setdefault(attempt, {})[folder] = set()
         if first is None:
-            return self._run(rows, self._at(folder), folder, partition_by, digest=digest)
+            return self._run(rows, self._storage_of(folder), folder, partition_by, digest=digest)
         try:
-            found = self._run(rows, first.storage, folder, partition_by, digest=digest)
-            first.send(self._storage, [file.path for file, _ in found])
-            return found
+            written = self._run(rows, first.storage, folder, partition_by, digest=digest)
+            first.send(self._storage, [file.path for file, _ in written])
+            return written
         finally:
             first.storage.delete_folder(folder)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
         """Like `write`, into a folder that the caller deletes; several tasks can read each file."""
-        storage = self._at(folder)
+        storage = self._storage_of(folder)
         writer = RowWriter(storage, {**write_options(storage, self._unique), **ROW_GROUPS})
-        found = self._run(rows, storage, folder, None, digest=False, writer=writer)
-        return tuple(file for file, _ in found)
+        written = self._run(rows, storage, folder, None, digest=False, writer=writer)
+        return tuple(file for file, _ in written)
 
     def _run(
         self,
@@ -229,8 +229,8 @@ class StagingArea:
         *,
         digest: bool,
         writer: RowWriter | None = None,
-    ) -> list[_Found]:
-        """One Spark job that writes into a new folder; its files, as far as they have rows.
+    ) -> list[_Described]:
+        """Run one Spark job that writes into a new folder; returns the files with rows.
 
         Raises:
             StagedFileError: this process does not see a file that the job has written.
@@ -241,11 +241,11 @@ class StagingArea:
         with overflows_of(table), naming_invalid_text(rows, table):
             written = (writer or self._writer(storage)).write(rows, folder, partition_by)
         if not digest and all(file.stats is not None for file in written):
-            return [(_told(file), {}) for file in written]
+            return [(_staged_file(file), {}) for file in written]
         return self._describe(storage, written)
 
-    def _describe(self, storage: Storage, written: Sequence[WrittenFile]) -> list[_Found]:
-        def footer(file: WrittenFile) -> _Found:
+    def _describe(self, storage: Storage, written: Sequence[WrittenFile]) -> list[_Described]:
+        def footer(file: WrittenFile) -> _Described:
             return self._footer(storage, file)
 
         files = in_parallel(footer, written)
@@ -253,7 +253,7 @@ class StagingArea:
         storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]
 
-    def _footer(self, storage: Storage, written: WrittenFile) -> _Found:
+    def _footer(self, storage: Storage, written: WrittenFile) -> _Described:
         metadata = storage.footer(written.path, written.size)
         if metadata is None:
             raise StagedFileError(
@@ -267,10 +267,10 @@ class StagingArea:
         return file, summarize(metadata)
 
     def publishing(self, files: Iterable[StagedFile]) -> None:
-        """From now on a version may refer to these files: never delete them.
+        """Never delete these files from now on: a version may refer to them.
 
-        Called before the append: when its outcome stays unknown, the files must stay. What other
-        attempts have in the same folders is still theirs.
+        Called before the append: if its outcome stays unknown, the files must stay. Other attempts
+        keep their files in the same folders.
         """
         published = {file.path for file in files}
         folders = {_folder_of(path) for path in published}
@@ -283,50 +283,50 @@ class StagingArea:
             self._forget_referred()
 
     def withdraw(self, attempt: TransactionAttempt, files: Iterable[StagedFile]) -> None:
-        """Take `publishing` back: these files of `attempt` are in no version, for certain."""
+        """Undo `publishing`: these files of `attempt` are certainly in no version."""
         with self._lock:
             for file in files:
                 folder = _folder_of(file.path)
                 self._owned.setdefault(attempt, {}).setdefault(folder, set()).add(file.path)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what an attempt has written and did not give to `publishing`."""
+        """Delete the files of an attempt that were not passed to `publishing`."""
         with self._lock:
             owned = self._owned.pop(attempt, {})
             shared = self._referred.union(*self._owned.values())
             self._forget_referred()
         for folder, paths in owned.items():
             if folder in shared:
-                self._at(folder).delete_files(sorted(paths))
+                self._storage_of(folder).delete_files(sorted(paths))
             else:
-                self._at(folder).delete_folder(folder)
+                self._storage_of(folder).delete_folder(folder)
 
     def _forget_referred(self) -> None:
         """Forget folders that no attempt owns files in; they are never deleted."""
         self._referred &= set().union(*self._owned.values())
 
     def folders(self) -> list[str]:
-        """Every folder that a staging job, or a compaction, may have left: for `sweep`."""
+        """List every folder that a staging job or a compaction may have left, for `sweep`."""
         return [
             f"{below}/{name}" for below in (SCRATCH, DATA) for name in self._storage.folders(below)
         ]
 
-    def sweep(self, found: Iterable[str], published: int, active: Collection[str]) -> None:
-        """Delete what dead processes left: all scratch, and data of txids never published.
+    def sweep(self, folders: Iterable[str], published: int, active: Collection[str]) -> None:
+        """Delete leftovers of dead processes: all scratch, and data of unpublished txids.
 
         Args:
-            found: `folders`, from before the table was fenced: who replaces us has staged nothing
-                by then.
-            published: the newest txid that a version of the table holds.
-            active: paths of the files of the current version, which are never touched.
+            folders: the result of `folders` from before the table was fenced: the next leader had
+                staged nothing by then.
+            published: the newest txid in any version of the table.
+            active: paths of the files of the current version, which are never deleted.
         """
         with self._lock:
-            mine = set().union(*self._owned.values())
-        kept = mine | {_folder_of(path) for path in active}
-        for folder in found:
+            owned = set().union(*self._owned.values())
+        used = owned | {_folder_of(path) for path in active}
+        for folder in folders:
             below, _, name = folder.partition("/")
             is_left = below == SCRATCH or (staged_txid(name) or 0) > published
-            if is_left and folder not in kept:
+            if is_left and folder not in used:
                 self._storage.delete_folder(folder)
 
 
@@ -336,19 +336,19 @@ def newest_txid(folders: Iterable[str]) -> int:
     return max((staged_txid(name) or 0 for below, _, name in names if below == DATA), default=0)
 
 
-def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
-    files = tuple(file for file, _ in found)
-    digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
+def _staged(attempt: TransactionAttempt, described: Sequence[_Described]) -> Staged:
+    files = tuple(file for file, _ in described)
+    digest = row_digest((summary for _, summary in described), sum(file.rows for file in files))
     return Staged(attempt, files, digest)
 
 
-def _told(written: WrittenFile) -> StagedFile:
-    """A file as its task described it: tasks leave out files without rows."""
+def _staged_file(written: WrittenFile) -> StagedFile:
+    """Describe a file by its task's statistics: tasks leave out files without rows."""
     stats = str(written.stats)
     rows = int(json.loads(stats)["numRecords"])
     return StagedFile(written.path, written.size, rows, written.partition, stats)
 
 
 def _folder_of(path: str) -> str:
-    """`data/7-0-abc` out of `data/7-0-abc/txn_bucket=1/part-0.parquet`."""
+    """`data/7-0-abc` from `data/7-0-abc/txn_bucket=1/part-0.parquet`."""
     return "/".join(PurePosixPath(path).parts[:2])

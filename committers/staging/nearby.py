@@ -1,11 +1,10 @@
-"""Files of a table in an object store, on this machine's disk.
+"""Copies of a remote table's files on this machine's disk.
 
-Only where the executors are threads of this process. What is read once need not travel. And a file
-that is copied takes one request, side by side with others: Spark's reader asks five times a file,
-and its writer twice, and both take the files of a task one after the other.
+Only if the executors are threads of this process. Files that are read once need not travel. And
+copying a file takes one request, in parallel with others: Spark's reader sends five requests per
+file, and its writer two, and both take the files of a task one after the other.
 
-What was sent from here stays here: a table's file never changes, and the next turn that reads it
-need not fetch it.
+Sent files stay here: a table's file never changes, and the next turn need not fetch it to read it.
 """
 
 from __future__ import annotations
@@ -24,38 +23,39 @@ from txn.storage.storage import Storage
 __all__ = ["LARGEST", "MOST", "Nearby", "is_worth_it"]
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of a file that is copied; a larger one takes longer on its way than asking for it."""
+"""The most bytes of a file to copy; copying a larger one takes longer than Spark's requests."""
 MOST = 256 * 1024 * 1024
-"""Bytes that are copied at a time, and bytes that stay here."""
+"""The most bytes to copy at a time, and to keep here."""
 _COPIES, _KEPT = "copies", "kept"
 
 
 class Nearby:
-    """A folder that goes with this object, at the latest with this process.
+    """A folder that is deleted with this object, at the latest with this process.
 
-    `storage` is for any thread; the files of a table are for one commit turn at a time.
+    `storage` is for any thread; the methods over a table's files for one commit turn at a time.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="txn-")
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.storage = Storage(self._folder)
-        self._kept: dict[str, Path] = {}
-        """Path in the table -> the file here that was sent there; the latest one last."""
+        self._local_files: dict[str, Path] = {}
+        """Path in the table -> the local file that was sent there; the latest one last."""
         self._numbers = itertools.count()
 
     @contextmanager
     def copies(
         self, table: Storage, files: Sequence[tuple[str, int]]
     ) -> Iterator[Callable[[str], str]]:
-        """Copy files of a table here that are not here yet, until the end of the context.
+        """Copy missing files of a table here, until the end of the context.
 
-        Gives where Spark is to read each file: one that is large, or gone, in the table.
+        Yields a function from a path to the URL for Spark: a large or missing file is read in the
+        table.
 
         Args:
             files: (path, bytes) of each; a path has no value twice.
         """
-        urls = self._urls_of_kept(dict(files))
+        urls = self._local_urls(dict(files))
         chosen, left = [], MOST - sum(size for path, size in files if path in urls)
         for path, size in files:
             if path not in urls and size <= min(LARGEST, left):
@@ -64,47 +64,47 @@ class Nearby:
         self._make_room(left, but=urls.keys())
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=_COPIES) as folder:
             copies = Storage(folder)
-            found = in_parallel(
+            copied = in_parallel(
                 lambda one: _copy(table, copies, one[1], f"{one[0]}.parquet"), [*enumerate(chosen)]
             )
-            urls |= {path: url for path, url in zip(chosen, found, strict=True) if url is not None}
+            urls |= {path: url for path, url in zip(chosen, copied, strict=True) if url is not None}
             yield lambda path: urls.get(path) or table.read_url(path)
 
-    def _urls_of_kept(self, files: Mapping[str, int]) -> dict[str, str]:
-        """Where those of a table's files can be read that are here, whole."""
+    def _local_urls(self, files: Mapping[str, int]) -> dict[str, str]:
+        """URLs of the table's files that are here and complete."""
         return {
-            path: self.storage.read_url(f"{_KEPT}/{kept.name}")
-            for path, kept in self._kept.items()
-            if path in files and _size(kept) == files[path]
+            path: self.storage.read_url(f"{_KEPT}/{local.name}")
+            for path, local in self._local_files.items()
+            if path in files and _size(local) == files[path]
         }
 
     def _make_room(self, room: int, but: Collection[str] = ()) -> None:
-        """Delete kept files, the oldest first, until the others have so many bytes at most."""
-        others = [path for path in self._kept if path not in but]
+        """Delete kept files, the oldest first, until the others fit into this many bytes."""
+        others = [path for path in self._local_files if path not in but]
         for path in reversed(others):
-            room -= _size(self._kept[path]) or 0
+            room -= _size(self._local_files[path]) or 0
             if room < 0:
-                self._kept.pop(path).unlink(missing_ok=True)
+                self._local_files.pop(path).unlink(missing_ok=True)
 
     def keep_only(self, paths: Collection[str]) -> None:
-        """Delete what is kept of a table's files, but for these."""
-        for path in self._kept.keys() - paths:
-            self._kept.pop(path).unlink(missing_ok=True)
+        """Delete the kept files of a table, except these."""
+        for path in self._local_files.keys() - paths:
+            self._local_files.pop(path).unlink(missing_ok=True)
 
     def send(self, table: Storage, paths: Collection[str]) -> None:
         """Copy files that were written here to the same paths of a table, one request each.
 
-        They stay here as well, elsewhere, as long as there is room.
+        Keeps them here under other names, as long as there is room.
 
         Raises:
-            StorageUnavailableError, StorageRefusedError: some of them are not there.
+            StorageUnavailableError, StorageRefusedError: some files were not sent.
         """
         in_parallel(lambda path: self._send(table, path), [*paths])
         folder = Path(self._folder, _KEPT)
         folder.mkdir(exist_ok=True)
         for path in paths:
             written = Path(self._folder, path)
-            self._kept[path] = written.rename(folder / f"{next(self._numbers)}.parquet")
+            self._local_files[path] = written.rename(folder / f"{next(self._numbers)}.parquet")
         self._make_room(MOST)
 
     def _send(self, table: Storage, path: str) -> None:
@@ -112,12 +112,12 @@ class Nearby:
 
 
 def is_worth_it(sizes: Collection[int]) -> bool:
-    """Return whether files of so many bytes are better written here, and sent on when whole."""
+    """Return whether files of these sizes are better written here and sent on when complete."""
     return sum(sizes) <= MOST and max(sizes, default=0) <= LARGEST
 
 
 def _size(file: Path) -> int | None:
-    """Bytes of a file; None: it is gone."""
+    """Bytes of a file; None if it is gone."""
     try:
         return file.stat().st_size
     except OSError:
@@ -125,10 +125,10 @@ def _size(file: Path) -> int | None:
 
 
 def _copy(table: Storage, copies: Storage, path: str, name: str) -> str | None:
-    """Where the copy can be read; None: there is no such file."""
+    """Copy a file and return the copy's URL; None if the file does not exist."""
     content = table.read(path)
     if content is None:
         return None
-    # Not `Storage.write`, which waits until the disk has it.
+    # Not `Storage.write`, which waits for the disk.
     Path(copies.root, name).write_bytes(content)
     return copies.read_url(name)

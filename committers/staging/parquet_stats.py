@@ -1,8 +1,8 @@
-"""Delta's per-file statistics out of a Parquet footer.
+"""Delta's per-file statistics from a Parquet footer.
 
-Readers skip files by these numbers, so a wrong one loses rows silently. Left out wherever there
-is doubt: floating point (NaN and -0.0), decimals, timestamps (rounding, time zones), binary,
-nested columns. Source: Delta's PROTOCOL.md, "Per-file Statistics".
+Readers skip files by these numbers, so a wrong one loses rows silently. All doubtful ones are left
+out: floating point (NaN and -0.0), decimals, timestamps (rounding, time zones), binary, nested
+columns. Source: Delta's PROTOCOL.md, "Per-file Statistics".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["MAX_STRING", "delta_stats"]
 MAX_STRING = 32
 """Characters of a bound; Delta's own writers truncate here."""
 _GREATEST = "\U0010ffff"
-"""No character sorts behind it."""
+"""The character that sorts last."""
 
 
 def delta_stats(metadata: parquet.FileMetaData) -> str:
-    """numRecords, nullCount, minValues and maxValues as JSON, of top-level columns."""
+    """numRecords, nullCount, minValues and maxValues of top-level columns, as JSON."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def delta_stats(metadata: parquet.FileMetaData) -> str:
         "maxValues": maximum,
         "nullCount": nulls,
     }
-    # Not escaped: delta-rs takes the two escaped halves of U+20000 for another character.
+    # Not escaped: delta-rs reads the escaped surrogate pair of U+20000 as another character.
     return json.dumps(stats, ensure_ascii=False)
 
 
@@ -61,8 +61,8 @@ def _null_count(chunks: list[parquet.ColumnChunkMetaData]) -> int | None:
 
 
 def _bounds(chunks: list[parquet.ColumnChunkMetaData]) -> tuple[Any, Any] | None:
-    """The least and greatest value over all row groups; None when one of them is not certain."""
-    found: list[tuple[Any, Any]] = []
+    """The least and greatest value over all row groups; None if one is uncertain."""
+    pairs: list[tuple[Any, Any]] = []
     for chunk in chunks:
         statistics = chunk.statistics
         if statistics.null_count == chunk.num_values:
@@ -71,21 +71,21 @@ def _bounds(chunks: list[parquet.ColumnChunkMetaData]) -> tuple[Any, Any] | None
             return None
         try:
             pair = _certain(statistics.min), _certain(statistics.max)
-        except (OverflowError, ValueError):  # a date that Python has not
+        except (OverflowError, ValueError):  # a date out of Python's range
             return None
         if None in pair:
             return None
-        found.append(pair)
-    if not found:
+        pairs.append(pair)
+    if not pairs:
         return None
-    low, high = min(pair[0] for pair in found), max(pair[1] for pair in found)
+    low, high = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
     if isinstance(low, dt.date):
         return low.isoformat(), high.isoformat()
     return (low, high) if isinstance(low, int) else _shortened(low, high)
 
 
 def _shortened(low: str, high: str) -> tuple[str, str] | None:
-    """Bounds that are no longer than they need be: what they stand for is still within them."""
+    """Shorten the bounds of text, so that all values are still within them."""
     if len(high) > MAX_STRING:
         if high[MAX_STRING] == _GREATEST:
             return None
@@ -94,5 +94,5 @@ def _shortened(low: str, high: str) -> tuple[str, str] | None:
 
 
 def _certain(value: Any) -> Any | None:
-    """The value when Delta's JSON holds it exactly, else None. Exact types: bool is an int."""
+    """The value if Delta's JSON holds it exactly, else None. Compares types: bool is an int."""
     return value if type(value) in (int, dt.date, str) else None

@@ -1,13 +1,13 @@
-"""A fingerprint of staged rows out of their files' Parquet footers, which are read anyway.
+"""A fingerprint of staged rows from their files' Parquet footers, which are read anyway.
 
 Per column: the nulls, the least and the greatest value over all files, hashed with the number of
-rows; so it depends neither on the order of the rows nor on how they are spread over files. It
-tells most replays that read something else, and not all: other values between the same bounds
-look the same. A checksum of the rows would tell them, at the price of a pass over the rows.
+rows; so it depends neither on the order of the rows nor on their distribution over files. It
+detects most replays with other rows, but not all: other values between the same bounds look the
+same. A checksum of the rows would detect them, at the price of a pass over the rows.
 
-Left out is what may differ between two identical replays: floating point (sums depend on the
-order of addition), nested columns (so do their contents), binary (sketches), and columns for which
-some file has no bounds. So only columns that both fingerprints have are compared.
+It leaves out columns that may differ between two identical replays: floating point (sums depend on
+the order of addition), nested columns (so do their contents), binary (sketches), and columns for
+which some file has no bounds. So only columns in both fingerprints are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Summary", "differing_columns", "row_digest", "summarize"]
 
 Summary = Mapping[str, "tuple[int, Any, Any] | None"]
-"""Column -> (nulls, least, greatest) of one file, bounds None without values; None: unknown."""
+"""Column -> (nulls, least, greatest) of one file, bounds None without values; None if unknown."""
 
 _DIGEST_BYTES = 4
 _COMPARED_TYPES = frozenset(["BOOLEAN", "INT32", "INT64", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"])
@@ -31,22 +31,22 @@ _LONGEST = 1024
 
 
 def summarize(metadata: parquet.FileMetaData) -> Summary:
-    """Nulls and bounds of one file's columns, those that can be compared."""
+    """Nulls and bounds of the comparable columns of one file."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found: dict[str, tuple[int, Any, Any] | None] = {}
+    summary: dict[str, tuple[int, Any, Any] | None] = {}
     for index in range(metadata.num_columns):
         column = metadata.schema.column(index)
         if _is_compared(column):
-            found[column.path] = _summary([group.column(index) for group in groups], column)
-    return found
+            summary[column.path] = _summary([group.column(index) for group in groups], column)
+    return summary
 
 
 def row_digest(summaries: Iterable[Summary], rows: int) -> str:
     """`column=hash` of every compared column, by name; "" without rows.
 
     Args:
-        summaries: one of each file with at least one row.
-        rows: of all files together.
+        summaries: one for each file with at least one row.
+        rows: the number of rows of all files together.
     """
     files = list(summaries)
     names = sorted(set().union(*files)) if rows else []
@@ -60,7 +60,7 @@ def row_digest(summaries: Iterable[Summary], rows: int) -> str:
 
 
 def differing_columns(one: str, other: str) -> list[str]:
-    """Columns whose hashes differ, of those that both fingerprints have."""
+    """Columns whose hashes differ, among those in both fingerprints."""
     left, right = _parsed(one), _parsed(other)
     return [name for name, value in left.items() if right.get(name, value) != value]
 
@@ -100,7 +100,7 @@ def _summary(
 
 
 def _plain(value: Any, column: parquet.ColumnSchema) -> Any:
-    """The bound as stored, comparable: numbers as such, text as its bytes; None: too long."""
+    """The stored bound in comparable form: numbers as such, text as bytes; None if too long."""
     if not isinstance(value, bytes | str):
         return value
     raw = value.encode() if isinstance(value, str) else value
@@ -109,9 +109,9 @@ def _plain(value: Any, column: parquet.ColumnSchema) -> Any:
     return raw if len(raw) <= _LONGEST else None
 
 
-def _merge(found: Iterable[tuple[int, Any, Any] | None]) -> tuple[int, Any, Any] | None:
+def _merge(summaries: Iterable[tuple[int, Any, Any] | None]) -> tuple[int, Any, Any] | None:
     nulls, low, high = 0, None, None
-    for one in found:
+    for one in summaries:
         if one is None:
             return None
         nulls, low, high = nulls + one[0], _least(low, one[1]), _greatest(high, one[2])

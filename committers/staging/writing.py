@@ -1,7 +1,7 @@
-"""One Spark job that writes rows as Parquet, and what its tasks' commits say of the files.
+"""Run one Spark job that writes rows as Parquet, and get its files from its tasks' commits.
 
-Never a listing: it may lag, it shows what a dead task left, and where executors have another disk
-under the same path, it is short, or empty.
+Never from a listing: it may lag, it shows leftovers of a dead task, and if executors have another
+disk under the same path, it is short or empty.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["ROW_GROUPS", "RowWriter", "throw_away_table", "write_options"]
 
 ROW_GROUPS = {"parquet.block.size": str(8 * 1024 * 1024)}
-"""Options of a file that one task writes, and that several are to read: a row group is not split.
-Spark's own are sixteen times as large."""
+"""Options for a file that one task writes and several tasks read: a row group is never split.
+Spark's default row groups are sixteen times as large."""
 
 # Hadoop's usual file system writes a checksum file beside each file, and starts `chmod` twice for
-# either of them; this one starts it once. Not from its cache: that is asked by name alone.
+# both; this one starts it once. Not from Hadoop's cache, whose key is the scheme's name alone.
 _LOCAL = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -34,11 +34,11 @@ _COMMIT = f"{_LOG}/{0:020}.json"
 
 
 class RowWriter:
-    """Writes rows into folders of a table that its log does not know. Thread-safe.
+    """Writes rows into folders of a table that are not in its log. Thread-safe.
 
     Args:
         storage: the table's folder.
-        options: of `write_options`.
+        options: the result of `write_options`.
     """
 
     def __init__(self, storage: Storage, options: Mapping[str, str]) -> None:
@@ -49,17 +49,17 @@ class RowWriter:
     def write(
         self, rows: DataFrame, folder: str, partition_by: str | None = None
     ) -> list[WrittenFile]:
-        """Run one job; its files, some perhaps without rows.
+        """Run one job; returns its files, perhaps some without rows.
 
         Args:
-            folder: below the table's; new.
+            folder: a new folder below the table's.
         """
         if self._writer is None:
             self._writer = FileWriter(self._storage.url(), self._options)
-        found = self._writer.write(rows, folder, partition_by)
-        if found is None:
+        files = self._writer.write(rows, folder, partition_by)
+        if files is None:
             return throw_away_table(rows, self._storage, folder, partition_by, self._options)
-        return found
+        return files
 
 
 def throw_away_table(
@@ -69,9 +69,9 @@ def throw_away_table(
     partition_by: str | None,
     options: Mapping[str, str],
 ) -> list[WrittenFile]:
-    """As `RowWriter.write` with nothing but `DataFrameWriter`: a Delta table in the folder.
+    """Do the same as `RowWriter.write` with `DataFrameWriter` alone: a Delta table in the folder.
 
-    Its one commit tells of the files, and is deleted. Five times the requests.
+    Takes the files from its only commit, and deletes that. Costs five times the requests.
 
     Raises:
         StagedFileError: this process does not see that commit.
@@ -97,11 +97,11 @@ def throw_away_table(
 
 
 def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
-    """Options of every Parquet file that is written for a table, credentials among them.
+    """Options for every Parquet file that is written for a table, including credentials.
 
     Args:
-        unique: a column that has no value twice in a file. A dictionary of its values would be
-            built, found useless when it is full, and cost a quarter of the time of writing.
+        unique: a column that has no value twice in a file. A dictionary of its values would fill
+            up, be useless, and cost a quarter of the time of writing.
     """
     plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
     return {**plain, **(_LOCAL if storage.is_local else storage.hadoop)}

@@ -1,7 +1,7 @@
 """A txid's changes in a state table: the touched keys, with values before and after.
 
-Source: Trident's `newValuesStream`, which has the new values only. How they are found is the
-layout's: `committers.upsert_layout.changes`, `committers.log_layout.changes`.
+Source: Trident's `newValuesStream`, which has only the new values. Each layout computes them in its
+own way: `committers.upsert_layout.changes`, `committers.log_layout.changes`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def refuse_taken_names(keys: Sequence[str], values: Sequence[str], table: str) -
     """Refuse a table whose changes would have two columns of one name.
 
     Raises:
-        TopologyError: a `prev_<value>` that is the name of a key or another value.
+        TopologyError: a `prev_<value>` is the name of a key or another value.
     """
     taken = {name.lower() for name in (*keys, *values)}
     for name in values:

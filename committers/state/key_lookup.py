@@ -1,4 +1,4 @@
-"""The rows of a state table that have some given keys."""
+"""Look up the rows of some keys in a state table."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["rows_of_keys"]
 
 _MOST_IN_CONDITION = 128
-"""Keys beyond which a join is planned sooner than a condition."""
+"""The most keys for a condition; for more of them Spark plans a join faster."""
 _MOST_PUSHED = 10
-"""Values of an IN that Spark hands to Parquet one by one, by default."""
+"""The most values of an IN that Spark passes to Parquet one by one, by default."""
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
-"""Of four bytes."""
+"""The largest float of four bytes."""
 _PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "string")
-"""Types of which Parquet knows the bounds, and whose values have one text each."""
+"""Types with bounds in Parquet, whose values have one text each."""
 
 
 def rows_of_keys(
@@ -40,10 +40,10 @@ def rows_of_keys(
     keys: DataFrame | Sequence[Any],
     where: str,
 ) -> DataFrame:
-    """The table's rows of the given keys, out of their hash buckets only where it has some.
+    """Read the table's rows of these keys, only from their hash buckets if it has buckets.
 
     Raises:
-        TableRefusedError: keys that are not the table's, by number, name or type.
+        TableRefusedError: the keys differ from the table's in number, name or type.
     """
     from pyspark.sql import DataFrame
 
@@ -54,50 +54,51 @@ def rows_of_keys(
         )
     columns = table.columns if isinstance(table, StoredState) else table.schema
     types = {name: columns[name].dataType for name in shape.keys}
-    given = None if isinstance(keys, DataFrame) else _rows(keys, types, where)
-    one_of = _is_one_of(given or (), types)
-    if one_of is not None and not shape.buckets:
-        found = _in_buckets(table, None).where(one_of)
+    listed = None if isinstance(keys, DataFrame) else _rows(keys, types, where)
+    condition = _key_condition(listed or (), types)
+    if condition is not None and not shape.buckets:
+        rows = _rows_of_buckets(table, None).where(condition)
         is_small = isinstance(table, StoredState) and table.is_small
-        return found.coalesce(1) if is_small else found.repartition(1)
+        return rows.coalesce(1) if is_small else rows.repartition(1)
     if isinstance(keys, DataFrame):
-        wanted = _selected(keys, types, where)
+        key_rows = _selected(keys, types, where)
     else:
-        wanted = local_frame(spark, given or (), _schema(types))
-    rows = _in_buckets(table, _buckets(wanted, types, shape.buckets, local=given is not None))
-    if one_of is not None:
-        return rows.where(one_of)
-    has_null = given is None or any(None in key for key in given)
-    return with_keys_of(rows, wanted, shape.keys, has_null=has_null)
+        key_rows = local_frame(spark, listed or (), _schema(types))
+    buckets = _buckets(key_rows, types, shape.buckets, local=listed is not None)
+    rows = _rows_of_buckets(table, buckets)
+    if condition is not None:
+        return rows.where(condition)
+    has_null = listed is None or any(None in key for key in listed)
+    return with_keys_of(rows, key_rows, shape.keys, has_null=has_null)
 
 
-def _in_buckets(table: StoredState | DataFrame, numbers: Sequence[int] | None) -> DataFrame:
-    """The table's rows in some hash buckets; None: all of them."""
+def _rows_of_buckets(table: StoredState | DataFrame, numbers: Sequence[int] | None) -> DataFrame:
+    """The table's rows in some hash buckets; None: in all of them."""
     if isinstance(table, StoredState):
         return (table if numbers is None else table.of_buckets(numbers)).rows()
     return table if numbers is None else table.where(table[BUCKET].isin(numbers))
 
 
 def _buckets(
-    wanted: DataFrame, types: Mapping[str, DataType], buckets: int, *, local: bool
+    keys: DataFrame, types: Mapping[str, DataType], buckets: int, *, local: bool
 ) -> list[int] | None:
-    """The hash buckets of the keys; None: the table has none.
+    """The hash buckets of the keys; None if the table has no buckets.
 
     Args:
-        local: the keys came as a list, of which Spark finds them without a job.
+        local: the keys came as a list, so that Spark computes the buckets without a job.
     """
     if not buckets:
         return None
-    found = wanted.select(bucket_of(types, buckets).alias(BUCKET))
-    rows = (found if local else found.distinct()).collect()
+    numbers = keys.select(bucket_of(types, buckets).alias(BUCKET))
+    rows = (numbers if local else numbers.distinct()).collect()
     return sorted({row[BUCKET] for row in rows})
 
 
-def _is_one_of(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType]) -> Column | None:
-    """Whether a row has one of the keys, as a condition that Parquet files can be asked.
+def _key_condition(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType]) -> Column | None:
+    """A condition for rows with one of the keys, which Spark pushes down to Parquet.
 
-    None: a join does it better, because there are many keys or several columns; or equality of the
-    type is not that of its values.
+    None: a join is better, because of many keys or several columns, or because SQL's equality of
+    the type is not that of its values.
     """
     from pyspark.sql import functions as sf
 
@@ -108,15 +109,15 @@ def _is_one_of(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType]) -
         return None
     texts = {_literal(key[0], kind) for key in keys if key[0] is not None}
     null = [f"{quoted(name)} IS NULL"] if (None,) in keys else []
-    some = [_in(name, sorted(texts))] if texts else []
+    some = [_in_condition(name, sorted(texts))] if texts else []
     return sf.expr(" OR ".join(some + null))
 
 
-def _in(name: str, texts: Sequence[str]) -> str:
-    """Whether a column has one of these values, as SQL.
+def _in_condition(name: str, texts: Sequence[str]) -> str:
+    """An SQL condition for a column with one of these values.
 
-    Of more than `_MOST_PUSHED` values Spark tells Parquet no more than the smallest and largest
-    (`spark.sql.parquet.pushdown.inFilterThreshold`), so they are told some at a time as well.
+    For more than `_MOST_PUSHED` values Spark passes only the smallest and largest to Parquet
+    (`spark.sql.parquet.pushdown.inFilterThreshold`), so the condition also lists them in parts.
     """
     all_of_them = f"{quoted(name)} IN ({', '.join(texts)})"
     if len(texts) <= _MOST_PUSHED:
@@ -127,15 +128,15 @@ def _in(name: str, texts: Sequence[str]) -> str:
 
 
 def _literal(value: Any, kind: DataType) -> str:
-    """A value in SQL, of exactly the key's type: one text costs less than a column for each."""
+    """A value in SQL, of exactly the key's type: one SQL text costs less than a column per key."""
     name = kind.simpleString()
     if name == "string":
-        return f"CAST(X'{value.encode().hex()}' AS STRING)"  # whatever escapes the session knows
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"  # in any session's escapes
     return f"CAST('{value}' AS {name})"  # a number, a date, True or False
 
 
 def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> list[tuple[Any, ...]]:
-    """The given keys, each as a row of the table's key columns with values of their types."""
+    """Convert each key to a row of the table's key columns, with values of their types."""
     from pyspark.errors import PySparkTypeError, PySparkValueError
 
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
@@ -153,7 +154,7 @@ def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> lis
 
 
 def _selected(keys: DataFrame, types: Mapping[str, DataType], where: str) -> DataFrame:
-    """Keys that came as a DataFrame, with exactly the table's key columns."""
+    """Select exactly the table's key columns from a DataFrame of keys."""
     from pyspark.sql import functions as sf
 
     _require_columns(keys.schema, types, where)
@@ -175,9 +176,9 @@ def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> Ta
 
 
 def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:
-    """One key as a row of its columns.
+    """Convert one key to a row of its columns.
 
-    The list that is a key of an array column is that key, whatever its length.
+    For an array column a list is the key itself, whatever its length.
     """
     from pyspark.sql.types import ArrayType
 
@@ -188,7 +189,7 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
         pass
     elif isinstance(key, tuple | list) and len(key) == len(types):
         row = tuple(key)
-    if not all(_is_of(value, kind) for value, kind in zip(row, types.values(), strict=False)):
+    if not all(_has_type(value, kind) for value, kind in zip(row, types.values(), strict=False)):
         row = ()
     if len(row) != len(types):
         raise TableRefusedError(
@@ -200,11 +201,11 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
     return row
 
 
-def _is_of(value: Any, kind: DataType) -> bool:
-    """Whether a key can have this value, for values that Spark would make another one of.
+def _has_type(value: Any, kind: DataType) -> bool:
+    """Return whether a key can have this value, where Spark would change it silently.
 
-    It takes the text of anything for a string, rounds a decimal, cuts the time off a date, and
-    makes a double that no float holds infinite.
+    It turns anything into text for a string, rounds a decimal, cuts the time off a date, and makes
+    a double beyond the range of float infinite.
     """
     from pyspark.sql import types as st
 
@@ -224,7 +225,7 @@ def _is_of(value: Any, kind: DataType) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string that has bytes: one with half of a surrogate pair has none."""
+    """Return whether a value is a string that UTF-8 can encode: no lone surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -235,7 +236,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _fits(value: Decimal, kind: DecimalType) -> bool:
-    """Whether a decimal of this precision and scale is exactly this number."""
+    """Return whether a decimal of this precision and scale can be exactly this number."""
     exactly = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
     try:
         return exactly.quantize(value, Decimal((0, (1,), -kind.scale))).is_finite()
@@ -243,14 +244,14 @@ def _fits(value: Decimal, kind: DecimalType) -> bool:
         return False
 
 
-def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:
-    given = {field.name: field.dataType.simpleString() for field in found}
-    wanted = {name: kind.simpleString() for name, kind in types.items()}
-    for name in (*wanted, *given):
-        if wanted.get(name) != given.get(name):
+def _require_columns(schema: StructType, types: Mapping[str, DataType], where: str) -> None:
+    actual = {field.name: field.dataType.simpleString() for field in schema}
+    expected = {name: kind.simpleString() for name, kind in types.items()}
+    for name in (*expected, *actual):
+        if expected.get(name) != actual.get(name):
             raise TableRefusedError(
-                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, but in the "
-                f"keys of state table {where} it is {wanted.get(name, 'no such column')}. Give "
+                f"Column '{name}' of the given keys is {actual.get(name, 'missing')}, but in the "
+                f"keys of state table {where} it is {expected.get(name, 'no such column')}. Give "
                 f"exactly {_text(types)}; rename or cast before.",
                 number="TXN-310",
             )

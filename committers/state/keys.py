@@ -1,4 +1,4 @@
-"""Keys of a state table: the hash bucket of each, and the rows that have some of them."""
+"""Keys of a state table: their hash buckets, and joins of rows by key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["bucket_of", "joined_by_key", "keys_reader", "same_key", "with_keys_of"]
 
 NARROWED_FROM_BYTES = 4 * 1024 * 1024
-"""Compressed, of a state: below, reading all of it takes less time than a job that counts keys."""
+"""Compressed bytes of a state, below which reading all of it is faster than a job over keys."""
 _KEY = passing("key")
 
 
@@ -25,8 +25,9 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
     """The hash bucket of a row.
 
     Args:
-        keys: key column -> type, in the table's order; none: the one bucket of a global aggregate.
-        buckets: how many there are.
+        keys: key column -> type, in the table's order; empty: the only bucket of a global
+            aggregate.
+        buckets: the number of buckets.
     """
     from pyspark.sql import functions as sf
 
@@ -41,14 +42,14 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
 
 
 def with_keys_of(
-    rows: DataFrame, wanted: DataFrame, keys: Sequence[str], *, has_null: bool = True
+    rows: DataFrame, others: DataFrame, keys: Sequence[str], *, has_null: bool = True
 ) -> DataFrame:
-    """The rows whose key `wanted` has as well; NULL is a key like any other.
+    """The rows whose key is also in `others`; NULL is a key like any other.
 
     Args:
-        has_null: whether `wanted` may have a NULL; without, Spark compares numbers as numbers.
+        has_null: True if `others` may have a NULL key; otherwise Spark compares numbers directly.
     """
-    return joined_by_key(rows, wanted, keys, "left_semi", has_null=has_null)
+    return joined_by_key(rows, others, keys, "left_semi", has_null=has_null)
 
 
 def keys_reader(
@@ -57,24 +58,24 @@ def keys_reader(
     size: int,
     shown: Callable[[DataFrame], DataFrame],
 ) -> KeysReader | None:
-    """Reads some keys of a state; None: it has no keys, or is so small that all is read as fast.
+    """A reader of some keys of a state; None: it has no keys, or reading all of it is as fast.
 
     Args:
-        rows: of its files.
+        rows: reads the rows of its files.
         keys: its key columns.
         size: bytes of the files.
-        shown: what readers see of rows, if those of a key are all there.
+        shown: makes the rows for readers from all stored rows of some keys.
     """
     if not keys or size < NARROWED_FROM_BYTES:
         return None
 
-    def read(wanted: DataFrame, has_null: bool) -> DataFrame | None:
-        found = rows()
-        types = {field.name: field.dataType for field in found.schema if field.name in keys}
-        # Values of other types are compared by the rules of the user's session, not by ours.
-        if types != {field.name: field.dataType for field in wanted.schema}:
+    def read(key_rows: DataFrame, has_null: bool) -> DataFrame | None:
+        stored = rows()
+        types = {field.name: field.dataType for field in stored.schema if field.name in keys}
+        # The user's session compares values of other types, by its own rules.
+        if types != {field.name: field.dataType for field in key_rows.schema}:
             return None
-        return shown(with_keys_of(found, wanted, keys, has_null=has_null))
+        return shown(with_keys_of(stored, key_rows, keys, has_null=has_null))
 
     return read
 
@@ -87,13 +88,13 @@ def joined_by_key(
     *columns: Column,
     has_null: bool = True,
 ) -> DataFrame:
-    """The rows joined with those of `others` that have the same key (`same_key`).
+    """Join rows with those of `others` that have the same key (`same_key`).
 
     Args:
-        how: the kind of join; after one that keeps columns of `others`, its keys are there under
-            names that no table has.
-        columns: of `others`, besides its keys.
-        has_null: whether a key of `others` may be NULL.
+        how: the kind of join; if it keeps columns of `others`, its keys have names that no table
+            has.
+        columns: columns of `others`, besides its keys.
+        has_null: True if a key of `others` may be NULL.
     """
     from pyspark.sql import functions as sf
 
@@ -114,18 +115,18 @@ def same_key(
     *,
     has_null: bool = True,
 ) -> Column:
-    """Whether two rows have the same key; NULL is a key like any other.
+    """The condition that two rows have the same key; NULL is a key like any other.
 
     Args:
-        keys: names of the key columns; none: all rows have the key of a global aggregate.
+        keys: names of the key columns; empty: all rows have the key of a global aggregate.
         one: name -> the column of one side of a join.
         other: name -> that of the other side.
-        has_null: whether both may be NULL, and then are the same.
+        has_null: True if both may be NULL, and then are the same.
     """
     from pyspark.sql import functions as sf
 
     pairs = [(one(key), other(key)) for key in keys]
-    same = [mine.eqNullSafe(its) if has_null else mine == its for mine, its in pairs]
+    same = [a.eqNullSafe(b) if has_null else a == b for a, b in pairs]
     return reduce(lambda left, right: left & right, same) if same else sf.lit(True)
 
 
@@ -133,7 +134,7 @@ def _filler(kind: DataType) -> Column | None:
     """The value that Spark's null-safe join hashes for NULL; buckets follow its shuffle.
 
     Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
-    its NULL keys only come to lie in a second file of their bucket.
+    only its NULL keys go into a second file of their bucket.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types

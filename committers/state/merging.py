@@ -1,4 +1,4 @@
-"""Merging the partial aggregates of a log table: for readers, compaction and commit turns."""
+"""Merge the partial aggregates of a log table: for readers, compaction and commit turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BEFORE", "merged_by_key", "touched"]
 
 BEFORE = passing("before")
-"""In `touched`: the partials before, a struct by value; NULL where the key was not there."""
+"""In `touched`: the partials before, a struct by value; NULL if the key did not exist."""
 _FRESH = passing("fresh")
 
 
@@ -29,7 +29,7 @@ def merged_by_key(
     *,
     with_txid: bool = False,
 ) -> DataFrame:
-    """One row per key out of all partials of it: keys and merged partials, in the same types.
+    """Merge all partials of each key into one row: keys and merged partials, in the same types.
 
     Args:
         rows: rows of a log table, `txid` included.
@@ -39,11 +39,11 @@ def merged_by_key(
 
     columns = merges(aggregates, {field.name: field.dataType for field in rows.schema})
     if keys:
-        found = rows.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
+        merged = rows.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
     else:
-        # SQL has one row for no rows at all; a table to which nothing was committed has none.
-        found = rows.agg(*columns).where(sf.col(TXID).isNotNull())
-    return found if with_txid else found.drop(TXID)
+        # SQL returns one row for no rows at all; an empty table must return none.
+        merged = rows.agg(*columns).where(sf.col(TXID).isNotNull())
+    return merged if with_txid else merged.drop(TXID)
 
 
 def touched(
@@ -54,11 +54,11 @@ def touched(
 ) -> DataFrame:
     """One row per key of `staged`: keys, merged partials, and those before (`BEFORE`).
 
-    Only the rows of these keys are merged: the table is read, and neither sorted nor
-    shuffled as a whole.
+    Merges only the rows of these keys: it reads the table, but neither sorts nor shuffles all of
+    it.
 
     Args:
-        staged: the partials of one txid, with it.
+        staged: the partials of one txid, with the txid.
         before: the table's living rows before it.
     """
     from pyspark.sql import functions as sf
@@ -66,12 +66,12 @@ def touched(
     names = (*keys, *aggregates, TXID)
     columns = [sf.col(quoted(name)) for name in names]
     old = merged_by_key(with_keys_of(before, staged, keys), keys, aggregates, with_txid=True)
-    # `staged` first: the result belongs to its session.
+    # `staged` first: the result takes its session.
     both = staged.select(*columns, sf.lit(True).alias(_FRESH)).unionAll(
         old.select(*columns, sf.lit(False).alias(_FRESH))
     )
     values = sf.struct(*(sf.col(quoted(name)) for name in aggregates))
-    kept = sf.first(sf.when(~sf.col(quoted(_FRESH)), values), ignorenulls=True).alias(BEFORE)
+    previous = sf.first(sf.when(~sf.col(quoted(_FRESH)), values), ignorenulls=True).alias(BEFORE)
     kinds = {field.name: field.dataType for field in both.schema}
     grouped = both.groupBy(*(sf.col(quoted(key)) for key in keys))
-    return grouped.agg(*merges(aggregates, kinds), kept).drop(TXID)
+    return grouped.agg(*merges(aggregates, kinds), previous).drop(TXID)

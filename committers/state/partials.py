@@ -1,4 +1,4 @@
-"""Partial aggregates: a batch's rows before they meet a state table, and the types they have."""
+"""Partial aggregates: a batch's rows before they are combined with a state table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 ROWS = "txn_rows"
-"""A column that a global aggregate needs for a moment; no key or value may be called so."""
+"""A temporary column of a global aggregate; no key or value may have this name."""
 
 
 def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tuple[str, ...]:
-    """The columns of a batch's rows that its partials are made of, each once."""
+    """The columns of a batch's rows that the partials read, each once."""
     inputs = [name for aggregate in aggregates.values() for name in aggregate.columns]
     return tuple(dict.fromkeys((*keys, *inputs)))
 
@@ -43,16 +43,16 @@ def overrides(aggregate: Aggregate, step: str) -> bool:
 def mergeable(aggregate: Aggregate) -> bool:
     """Return whether partials of one key can be merged before they are combined with stored values.
 
-    Not those of an aggregate that stores something else and does not say how partials are merged.
+    Not those of an aggregate that stores another type and does not define `merge`.
     """
     return overrides(aggregate, "merge") or not overrides(aggregate, "initial")
 
 
 def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -> list[Column]:
-    """Aggregates over the partials of one key: of each value their union, and the newest `txid`.
+    """Expressions that merge the partials of one key, value by value, with the newest `txid`.
 
     Args:
-        kinds: value column -> type of its partials, in which they stay.
+        kinds: value column -> type of its partials, which stays the same.
     """
     from pyspark.sql import functions as sf
 
@@ -66,42 +66,42 @@ def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -
 
 @dataclass(frozen=True)
 class _Expressions:
-    """What partials are computed with, from rows of some columns."""
+    """The expressions that compute partials from rows of some columns."""
 
     keys: Sequence[Column]
     groups: Sequence[Column]
-    """Over the rows of each group."""
+    """Aggregates over the rows of each group."""
     values: Sequence[Column]
-    """Over that; empty: it is the partials already."""
+    """Expressions over those; empty if they are the partials already."""
 
 
 class PartialRows:
     """Makes the partials of a table's batches. Thread-safe.
 
-    Expressions are made once for rows of the same columns in the same session: for two aggregates
-    that takes sixty calls into Java, and a small batch would wait for them.
+    It makes expressions once for rows of the same columns in the same session: two aggregates take
+    sixty calls into Java, and a small batch would wait for them.
     """
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
         self._keys = keys
         self._aggregates = aggregates
-        self._made: tuple[SparkSession, dict[tuple[Any, ...], _Expressions]] | None = None
+        self._cache: tuple[SparkSession, dict[tuple[Any, ...], _Expressions]] | None = None
 
     def of(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group: keys and partial values; one for a global aggregate, rows or not.
+        """One row per group: keys and partial values; for a global aggregate always one row.
 
         Args:
-            count_as: name of one more column, the number of rows of each group; None: no such one.
+            count_as: name of one more column, the number of rows of each group; None: no column.
         """
-        session, made = batch.sparkSession, self._made
-        if made is None or made[0] is not session:
-            made = self._made = session, {}
-        about = count_as, *((field.name, field.dataType) for field in batch.schema)
-        if about not in made[1]:
-            made[1][about] = self._expressions(batch, count_as)
-        found = made[1][about]
-        groups = batch.groupBy(*found.keys).agg(*found.groups)
-        return groups.select(*found.values) if found.values else groups
+        session, cache = batch.sparkSession, self._cache
+        if cache is None or cache[0] is not session:
+            cache = self._cache = session, {}
+        key = count_as, *((field.name, field.dataType) for field in batch.schema)
+        if key not in cache[1]:
+            cache[1][key] = self._expressions(batch, count_as)
+        expressions = cache[1][key]
+        groups = batch.groupBy(*expressions.keys).agg(*expressions.groups)
+        return groups.select(*expressions.values) if expressions.values else groups
 
     def _expressions(self, batch: DataFrame, count_as: str | None) -> _Expressions:
         from pyspark.sql import functions as sf
@@ -113,14 +113,14 @@ class PartialRows:
             if count_as is not None:
                 columns.append(count.alias(count_as))
             return _Expressions([sf.col(quoted(key)) for key in self._keys], columns, ())
-        # An aggregate may answer no rows with something else than NULL, and than its zero.
+        # For no rows an aggregate may return neither NULL nor its zero.
         any_row = sf.col(ROWS) > 0
         values = [
             sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
             for name, agg in self._aggregates.items()
         ]
-        kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
-        return _Expressions((), [*columns, count.alias(ROWS)], [*values, *kept])
+        counts = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
+        return _Expressions((), [*columns, count.alias(ROWS)], [*values, *counts])
 
 
 def shown_alone(
@@ -129,7 +129,7 @@ def shown_alone(
     aggregates: Mapping[str, Aggregate],
     remove_where: str | None,
 ) -> DataFrame:
-    """Keys and values as readers see them of a state that holds these partials, and no others.
+    """Keys and values as readers see them, of a state with these partials only.
 
     Args:
         partials: one row per key.
@@ -140,14 +140,14 @@ def shown_alone(
         aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
         for name, aggregate in aggregates.items()
     ]
-    found = partials.select(*(sf.col(quoted(key)) for key in keys), *values)
+    shown = partials.select(*(sf.col(quoted(key)) for key in keys), *values)
     if remove_where is None:
-        return found
-    return found.where(~sf.coalesce(sf.expr(remove_where), sf.lit(False)))
+        return shown
+    return shown.where(~sf.coalesce(sf.expr(remove_where), sf.lit(False)))
 
 
 def nullable(kind: DataType) -> DataType:
-    """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
+    """`kind` with everything in it nullable, as the table stores it: Spark only casts to that."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, ArrayType):

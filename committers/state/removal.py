@@ -1,8 +1,7 @@
-"""`remove_where`: the condition under which a state table lets go of a key, and the mark of it.
+"""`remove_where`: the condition that removes a key from a state table, and the mark of removal.
 
-In a log table a key that was removed has a mark: a row without values, whose txid is that of the
-removal. It makes every row of the key of that txid and of those before void; later ones start the
-key afresh.
+In a log table a removed key has a mark: a row without values, with the txid of the removal. It
+voids every row of the key of that txid and of earlier ones; later rows start the key afresh.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["REMOVED", "check_condition", "marks_of", "with_removal", "without_removed"]
 
 REMOVED = "txn_removed"
-"""True where a key was removed at `txid`: in a log table's marks, in an opaque one's tombstones.
+"""True if a key was removed at `txid`: in a log table's marks, in an opaque table's tombstones.
 Only with `remove_where`."""
 _GONE = passing("gone")
 
 
 def check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
-    """Refuse a `remove_where` that is no condition over keys and values. Runs no job."""
+    """Refuse a `remove_where` that is not a condition over keys and values. Runs no job."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as sf
 
@@ -49,7 +48,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
 
 
 def marks_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Keys that were removed, and the txid at which each was removed last."""
+    """Removed keys, each with the txid of its last removal."""
     from pyspark.sql import functions as sf
 
     marks = rows.where(sf.coalesce(sf.col(REMOVED), sf.lit(False)))
@@ -58,15 +57,15 @@ def marks_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> DataFrame:
-    """Partials that no removal of their key has made void; the marks themselves go, too.
+    """Drop partials that a removal of their key has voided, and the marks themselves.
 
     Args:
         rows: rows of a log table whose keys may be removed.
-        marks: `marks_of` all rows that there are.
+        marks: `marks_of` all rows of the table.
     """
     from pyspark.sql import functions as sf
 
-    # A row without a txid is older than any: another writer brought it, and it was accepted.
+    # A row without a txid is older than any txid: it is another writer's row that was accepted.
     is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(quoted(_GONE))
     living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
     left = joined_by_key(living, marks, keys, "left", sf.col(TXID).alias(_GONE)).where(
@@ -78,10 +77,10 @@ def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> D
 def with_removal(
     rows: DataFrame, keys: Sequence[str], gone: DataFrame | None
 ) -> tuple[DataFrame, Column]:
-    """The rows with one more column, and whether a row's key is among `gone`.
+    """(the rows with one more column, the condition that a row's key is in `gone`).
 
     Args:
-        gone: keys, each once; None: there are none.
+        gone: keys, each once; None if there are none.
     """
     from pyspark.sql import functions as sf
 

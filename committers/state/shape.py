@@ -1,9 +1,9 @@
-"""The description that a state table carries for readers without its topology.
+"""The description in a state table for readers without its topology.
 
-Keys, values and the identities of the aggregates are table properties. Where an aggregate shows
-something else than what it stores (`Aggregate.result`), a reader needs the aggregate itself: those
-of this package are found by their identity, a user's own must be handed in. Nothing that a table
-says is ever evaluated.
+Keys, values and the identities of the aggregates are table properties. If an aggregate shows
+another value than it stores (`Aggregate.result`), a reader needs the aggregate itself: built-in
+ones are found by their identity, a user's own must be passed in. No text from a table is ever
+evaluated.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _RESULT, _OWN_RESULT = "result", "own result"
 
 
 def described(aggregate: Aggregate, *, always: bool = False) -> tuple[str, ...]:
-    """An aggregate in `txn.values`: its identity, and whose `result` it has, if any.
+    """An aggregate's entry in `txn.values`: its identity, and the kind of its `result`, if any.
 
     Args:
-        always: readers need the aggregate itself, whether or not it has a `result`.
+        always: readers need the aggregate itself, with or without a `result`.
     """
     name = identity(aggregate)
     if not always and not overrides(aggregate, "result"):
         return (name,)
-    known = by_identity(name)
-    return (name, _RESULT if type(known) is type(aggregate) else _OWN_RESULT)
+    builtin = by_identity(name)
+    return (name, _RESULT if type(builtin) is type(aggregate) else _OWN_RESULT)
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class StateShape:
     """Columns of one state table.
 
     Args:
-        values: value column -> aggregate whose `result` readers see; None: what is stored.
-        buckets: number of hash buckets; 0: it has none.
-        keeps_removed: whether it has tombstones of removed keys.
+        values: value column -> aggregate whose `result` readers see; None: the stored value.
+        buckets: number of hash buckets; 0 without buckets.
+        keeps_removed: True if it has tombstones of removed keys.
         layout: "upsert", or "log": then every value has its aggregate.
     """
 
@@ -72,10 +72,10 @@ class StateShape:
         """The shape that a table's properties describe.
 
         Args:
-            aggregates: of values whose own `result` is needed; others may be left out.
+            aggregates: the aggregates whose own `result` is needed; others are optional.
 
         Raises:
-            TableRefusedError: no state table, or an aggregate that is missing or another one.
+            TableRefusedError: it is not a state table, or an aggregate is missing or differs.
         """
         kind = properties.get("txn.kind")
         if kind not in ("upsert", "log", LOG_WITH_REMOVAL):
@@ -84,15 +84,15 @@ class StateShape:
                 f"{properties.get('txn.kind')}). Read it with spark.read.format('delta').",
                 number="TXN-311",
             )
-        given = dict(aggregates or {})
+        extra = dict(aggregates or {})
         keys, described_values, buckets = _described(properties, table)
         values = {
-            name: _aggregate(table, name, about, given.pop(name, None))
+            name: _aggregate(table, name, about, extra.pop(name, None))
             for name, *about in described_values
         }
-        if given:
+        if extra:
             raise TableRefusedError(
-                f"State table {table} has no value '{next(iter(given))}', which aggregates= names. "
+                f"State table {table} has no value '{next(iter(extra))}', which aggregates= names. "
                 f"Its values are {', '.join(values)}.",
                 number="TXN-311",
             )
@@ -107,7 +107,7 @@ class StateShape:
         )
 
     def shown(self, rows: DataFrame) -> DataFrame:
-        """Keys and values of the table's rows, as readers see them; removed keys do not show."""
+        """Keys and values of the table's rows, as readers see them, without removed keys."""
         from pyspark.sql import functions as sf
 
         if self.layout == "log":
@@ -122,20 +122,20 @@ class StateShape:
 
     @property
     def splits(self) -> bool:
-        """Whether `shown_in_two` can show it: partials by key, of which none is void."""
+        """True if `shown_in_two` applies: partials by key, of which none can be void."""
         return self.layout == "log" and bool(self.keys) and not self.keeps_removed
 
     def shown_once(self, rows: DataFrame) -> DataFrame:
-        """As `shown` of rows of a log table without removed keys that have each key once."""
+        """Like `shown`, for rows of a log table without removed keys, with each key once."""
         return self._results(rows)
 
     def shown_in_two(self, once: DataFrame, rest: DataFrame, *, has_null: bool) -> DataFrame:
-        """As `shown` of the rows of both: only keys that `rest` has are merged.
+        """Like `shown`, for the rows of both: merges only keys in `rest`.
 
         Args:
             once: rows of a log table without removed keys; each key once.
-            rest: its other rows, so few that every task may have them.
-            has_null: whether a key of `rest` may be NULL; without, reading takes a third less time.
+            rest: its other rows, few enough to send them to every task.
+            has_null: True if a key of `rest` may be NULL; without, reading takes a third less time.
         """
         from pyspark.sql import functions as sf
 
@@ -150,7 +150,7 @@ class StateShape:
         return self._results(merged_by_key(rows, self.keys, self._aggregates))
 
     def _results(self, merged: DataFrame) -> DataFrame:
-        """Keys and values of partials that have each key once."""
+        """Keys and values from partials with each key once."""
         from pyspark.sql import functions as sf
 
         columns = [sf.col(quoted(key)) for key in self.keys]
@@ -167,10 +167,10 @@ class StateShape:
 def _described(
     properties: Mapping[str, str | None], table: str
 ) -> tuple[tuple[str, ...], list[list[str]], int]:
-    """(keys, values with what describes them, buckets) as the table's properties say.
+    """(keys, entries of the values, buckets) from the table's properties.
 
     Raises:
-        TableRefusedError: they say nothing that this program wrote.
+        TableRefusedError: this program did not write these properties.
     """
     try:
         keys = json.loads(properties.get("txn.keys") or "[]")
@@ -191,25 +191,25 @@ def _described(
 
 
 def _aggregate(
-    table: str, name: str, about: list[str], given: Aggregate | None
+    table: str, name: str, about: list[str], passed: Aggregate | None
 ) -> Aggregate | None:
-    """The aggregate of one value, where its `result` is needed."""
+    """The aggregate of one value, if its `result` is needed."""
     text, result = about[0], about[1] if len(about) > 1 else None
-    if given is not None:
-        if identity(given) != text:
+    if passed is not None:
+        if identity(passed) != text:
             raise TableRefusedError(
                 f"Value '{name}' of state table {table} is {text}, but aggregates= has "
-                f"{identity(given)}. Pass the aggregate that the table was made with.",
+                f"{identity(passed)}. Pass the aggregate that the table was made with.",
                 number="TXN-311",
             )
-        return given
+        return passed
     if result is None:
         return None
-    known = by_identity(text) if result == _RESULT else None
-    if known is None:
+    builtin = by_identity(text) if result == _RESULT else None
+    if builtin is None:
         raise TableRefusedError(
             f"Value '{name}' of state table {table} is {text}, whose result this program cannot "
             f"compute. Pass the aggregate: read(spark, aggregates={{'{name}': ...}}).",
             number="TXN-311",
         )
-    return known
+    return builtin

@@ -1,7 +1,7 @@
-"""A version of a state table by its files, as the log names them: what its rows are read from.
+"""Read a version of a state table directly from the files in its log.
 
-Delta's own reader makes a snapshot of its own of every version, by Spark jobs. The log was read
-already to learn what the table is, and Spark reads the files that it names at once.
+Delta's own reader makes its own snapshot of every version, by Spark jobs. Here the log was read
+already for the table's properties, and Spark reads its files directly.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["SMALL_SHARE", "StoredState", "find_stored", "run_of"]
 
 _MOST_FILES = 1_000
-"""Beyond it Delta's reader, which skips files by statistics, is the better one."""
+"""The most files; for more, Delta's reader is better, which skips files by statistics."""
 _SMALL_BYTES = 16 * 1024 * 1024
-"""Compressed bytes that one task reads in less time than further tasks take to begin."""
+"""Compressed bytes that one task reads in less time than more tasks take to start."""
 SPLIT_FROM_BYTES = 1024 * 1024
-"""Compressed, of what has each key once: below it, all rows are merged as soon as some."""
+"""Compressed bytes with each key once, below which merging all rows takes no longer."""
 _FEW_FILES = 32
-"""As many on a local disk; in an object store, opening one takes longer than a task."""
+"""The most files for one task, on a local disk; in an object store opening takes longer."""
 SMALL_SHARE = 0.5
-"""Of the largest part, compressed: what the rest may have, or everything is merged at once."""
+"""The share of the largest part's compressed bytes up to which the rest is merged separately."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class StoredState:
     """The files of one version.
 
     Args:
-        files: the rows' files; of each a path inside of the table's folder.
-        columns: those in the files; not the bucket, which is in their paths.
-        properties: of the table.
+        files: the rows' files, all inside of the table's folder.
+        columns: the columns in the files; not the bucket, which is in their paths.
+        properties: the table's properties.
         without_null: path -> the columns that certainly have no NULL there.
     """
 
@@ -58,19 +58,19 @@ class StoredState:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def is_small(self) -> bool:
-        """Whether one task reads it soonest."""
+        """True if one task reads it fastest."""
         few = len(self.files) <= _FEW_FILES and self.storage.is_local
         return few and self.size <= _SMALL_BYTES
 
     def may_have_null(self, names: Iterable[str]) -> bool:
-        """Whether a row may have NULL in one of these columns."""
-        wanted = frozenset(names)
-        return any(wanted - self.without_null.get(file.path, frozenset()) for file in self.files)
+        """Return whether a row may have NULL in one of these columns."""
+        columns = frozenset(names)
+        return any(columns - self.without_null.get(file.path, frozenset()) for file in self.files)
 
     def rows(self) -> DataFrame:
         """The table's rows."""
@@ -80,14 +80,14 @@ class StoredState:
         return known_files(self.session, self.columns, self.storage, files)
 
     def of_buckets(self, buckets: Sequence[int]) -> StoredState:
-        """Only the files of some hash buckets."""
-        wanted = set(buckets)
-        return self._of(file for file in self.files if file.bucket in wanted)
+        """The same state with only the files of some hash buckets."""
+        numbers = set(buckets)
+        return self._with_files(file for file in self.files if file.bucket in numbers)
 
     def in_two(self) -> tuple[StoredState, StoredState] | None:
-        """(files that have each key once, the rest); None: merging all takes no longer.
+        """(files that have each key once, the rest); None if merging all takes no longer.
 
-        Each key once has what one compaction wrote, or one attempt of one txid.
+        The files of one compaction, or of one attempt at one txid, have each key once.
         """
         runs: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
         for file in self.files:
@@ -97,22 +97,22 @@ class StoredState:
         if not runs:
             return None
         largest = max(runs, key=lambda run: sum(file.size for file in runs[run]))
-        once = self._of(runs[largest])
-        rest = self._of(file for file in self.files if run_of(file) != largest)
+        once = self._with_files(runs[largest])
+        rest = self._with_files(file for file in self.files if run_of(file) != largest)
         is_small = rest.size <= min(_SMALL_BYTES, SMALL_SHARE * once.size)
         if rest.files and not (is_small and once.size >= SPLIT_FROM_BYTES):
             return None
         return once, rest
 
-    def _of(self, files: Iterable[ActiveFile]) -> StoredState:
+    def _with_files(self, files: Iterable[ActiveFile]) -> StoredState:
         return replace(self, files=tuple(files))
 
 
 def find_stored(session: SparkSession, storage: Storage, version: int | None) -> StoredState | None:
-    """The files of a version, None: of the newest now. None: only Delta's reader reads it.
+    """Find the files of a version, or of the newest one; None if only Delta's reader can read it.
 
     Raises:
-        TableAbsentError: there is no Delta table.
+        TableAbsentError: the table does not exist.
         RecoveryRefusedError: the log names a file outside of the table's folder.
     """
     from pyspark.sql.types import StructType
@@ -120,9 +120,9 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
     try:
         table = require(storage) if version is None else load(storage, version)
     except DeltaError:
-        return None  # Delta's reader says why
+        return None  # Delta's reader raises the error
     if table.protocol().min_reader_version > 1:
-        return None  # features of rows or names, which somebody else has turned on
+        return None  # features of rows or names, which another writer has turned on
     files = tuple(load_files(table).values())
     if not 0 < len(files) <= _MOST_FILES:
         return None
@@ -133,13 +133,13 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
 
 
 def run_of(file: ActiveFile) -> tuple[str, int] | None:
-    """Files that one compaction or one attempt wrote; None: it is not known who wrote this one."""
+    """Identify the compaction or attempt that wrote a file; None if unknown."""
     folder = job_folder(file.path)
     if folder is None:
         return None
     if folder.startswith(COMPACTION):
         return folder, 0
-    # A folder may have files of several attempts that were staged by one job, of one txid each.
+    # A folder may have files of several attempts, staged by one job: each file has one txid.
     if file.txid_min is None or file.txid_min != file.txid_max:
         return None
     return folder, file.txid_min

@@ -1,4 +1,4 @@
-"""The versions of a state table: the newest, that which holds a txid, files that one has lost."""
+"""The versions of a state table: the newest, the one with a txid, missing files of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def newest_version(storage: Storage) -> int:
     """The newest version of a table.
 
     Raises:
-        TableAbsentError: there is no table.
+        TableAbsentError: the table does not exist.
     """
     return require(storage).version()
 
@@ -33,13 +33,14 @@ def missing_file(storage: Storage, version: int) -> str | None:
 def version_of(storage: Storage, txid: int) -> int:
     """The table version that holds the state as of `txid`.
 
-    Walks back from the newest version, one commit file each. A txid that was published again is
-    found as it was published last. Before its first publication a table is empty. Of versions with
-    the same rows (a compaction, OPTIMIZE, a fence) it is the last: VACUUM spares its files longest.
+    Walks back from the newest version, one commit file each. For a txid that was published again,
+    the last publication counts. Before its first publication a table is empty. Among versions with
+    the same rows (a compaction, OPTIMIZE, a fence) it takes the last: VACUUM keeps its files
+    longest.
 
     Raises:
-        TableRefusedError: no table, a txid that it has not reached, that was published together
-            with later ones, or that was cleaned out of its log.
+        TableRefusedError: the table does not exist or has not reached the txid, or the txid was
+            published together with later ones, or was cleaned out of the log.
     """
     where = storage.location
     version = newest_version(storage)

@@ -1,1 +1,1 @@
-"""`layout="upsert"`: one row per key, in hash buckets that a commit turn writes again."""
+"""`layout="upsert"`: one row per key, in hash buckets that a commit turn rewrites."""

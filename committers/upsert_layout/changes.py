@@ -1,7 +1,7 @@
 """The changes of a txid in a table with layout="upsert" (`committers.state.changes`).
 
-An opaque table holds the previous values in the very rows that the txid wrote. The others' stand
-in the files that the version replaces, so the rows written are joined with those.
+An opaque table has the previous values in the very rows that the txid wrote. In other tables they
+are in the files that the version replaces, so the written rows are joined with those.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def changes_schema(
     """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
 
     Raises:
-        TopologyError: a `prev_<value>` that is the name of a key or another value.
+        TopologyError: a `prev_<value>` is the name of a key or another value.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -63,7 +63,7 @@ def changes_schema(
 def files_of_held(
     version: int, publication: Publication, log: DeltaLog, storage: Storage
 ) -> tuple[list[str], list[str]]:
-    """(files added, files removed) by the version that holds a publication's txid already.
+    """(files added, files removed) by the version that already holds a publication's txid.
 
     Args:
         log: the table's log.
@@ -73,33 +73,35 @@ def files_of_held(
         TableRefusedError: the version was cleaned out of the log, it holds other txids as well, or
             a file of it was vacuumed.
     """
-    told = f"The changes of txid {publication.last_txid} in table {storage.location} cannot be read"
+    message = (
+        f"The changes of txid {publication.last_txid} in table {storage.location} cannot be read"
+    )
     commit = log.read_commit(version)
     held = commit.publication if commit else None
     if commit is None or held is None:
         raise TableRefusedError(
-            f"{told} any more: version {version}, which holds them, was cleaned out of the log. "
+            f"{message} any more: version {version}, which holds them, was cleaned out of the log. "
             f"{_VACUUMED}",
             number="TXN-309",
         )
     if not held.first_txid == held.last_txid == publication.last_txid:
         raise TableRefusedError(
-            f"{told}: version {version} holds txids {held.first_txid} to {held.last_txid}. "
+            f"{message}: version {version} holds txids {held.first_txid} to {held.last_txid}. "
             f"{_VACUUMED}",
             number="TXN-309",
         )
     written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
-    gone = first_missing(storage, [*written, *replaced])
-    if gone is not None:
+    missing = first_missing(storage, [*written, *replaced])
+    if missing is not None:
         raise TableRefusedError(
-            f"{told} any more: file {gone} of version {version} was vacuumed. {_VACUUMED}",
+            f"{message} any more: file {missing} of version {version} was vacuumed. {_VACUUMED}",
             number="TXN-309",
         )
     return written, replaced
 
 
 def from_previous_values(layout: UpsertLayout, written: DataFrame, txid: int) -> DataFrame:
-    """Changes out of the files that `txid` wrote into an opaque table."""
+    """Changes from the files that `txid` wrote into an opaque table."""
     from pyspark.sql import functions as sf
 
     there = ~sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else None
@@ -121,12 +123,12 @@ def from_replaced_rows(
     txid: int,
     only: DataFrame | None = None,
 ) -> DataFrame:
-    """Changes out of the files that `txid` wrote, and of those that they replaced.
+    """Changes from the files that `txid` wrote and the files that they replaced.
 
     Args:
         written: None when the version adds no file: every key was removed.
         replaced: None when the version replaces none: every key is new.
-        only: rows with the keys that are looked for; None: every key written by `txid`.
+        only: rows with the keys to report; None: every key written by `txid`.
     """
     from pyspark.sql import functions as sf
 
@@ -137,7 +139,7 @@ def from_replaced_rows(
     before = replaced if replaced is not None else some.limit(0)
     removes = layout.remove_where is not None
     if not removes:
-        # Spark skips by it while reading; what remains is looked at again below.
+        # Spark skips files by it while reading; the condition below checks each row.
         after = after.where(sf.col(TXID) == txid)
     names = (*layout.keys, *layout.values, TXID)
     new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
@@ -158,7 +160,7 @@ def from_replaced_rows(
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
-    """Columns of one side of the join, and a mark that the side has the row."""
+    """Columns of one side of the join, and a mark for rows of that side."""
     from pyspark.sql import functions as sf
 
     columns = [sf.col(quoted(name)).alias(f"{side}_{name}") for name in names]

@@ -1,10 +1,10 @@
 """The columns of a state table: hash buckets, partial aggregates, previous values.
 
 A state table is partitioned into hash buckets of its keys, one file each. A commit reads only the
-buckets that the batch touches, joins them with the batch's partial aggregates (`join`) and
-writes them again. The bucket of a key is the partition in which Spark's own shuffle for a join by
-keys puts it: where partials are so many that the join needs one, each of its tasks holds one
-bucket and writes one file.
+buckets that the batch touches, joins them with the batch's partial aggregates (`join`) and rewrites
+them. The bucket of a key is the partition to which Spark's own shuffle for a join by keys sends it:
+if the partials are so many that the join needs a shuffle, each task holds one bucket and writes one
+file.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = [
 ]
 
 PREV_TXID = "prev_txid"
-"""The txid of the previous value; NULL: the row did not exist before `txid`."""
+"""The txid of the previous value; NULL if the row did not exist before `txid`."""
 ROW = "txn_row"
-"""A column that the removal of keys needs for a moment."""
+"""A temporary column for the removal of keys."""
 RESERVED = (REMOVED, ROWS, ROW)
 """Names that keys and values may not have, besides those of the table's own columns."""
 
 
 @dataclass(frozen=True)
 class UpsertLayout:
-    """Keys, aggregates and the columns that they make.
+    """Keys, aggregates and the columns that follow from them.
 
     Args:
         keeps_previous: True for opaque tables, which carry `prev_<value>` and `prev_txid`.
@@ -64,16 +64,16 @@ class UpsertLayout:
 
     @property
     def bookkeeping(self) -> tuple[str, ...]:
-        """Columns that are the table's own, in their order, the bucket last."""
+        """The table's own columns, in their order, the bucket last."""
         previous = (*(f"prev_{value}" for value in self.values), PREV_TXID)
         removed = (REMOVED,) if self.keeps_removed else ()
         return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
 
     @property
     def keeps_removed(self) -> bool:
-        """Whether a removed key stays as a tombstone until its txid is certainly committed.
+        """True if a removed key stays as a tombstone until its txid is certainly committed.
 
-        A replay of that txid must be able to bring the key back. Source: Storm's `MemoryMapState`
+        A replay of that txid must be able to restore the key. Source: Storm's `MemoryMapState`
         puts NULL and removes the key at the next different txid.
         """
         return self.keeps_previous and self.remove_where is not None
@@ -122,9 +122,9 @@ class UpsertLayout:
     # --- partials ----------------------------------------------------------------------------
 
     def with_bucket(self, groups: DataFrame) -> DataFrame:
-        """Partials of a batch, one row per group, and the hash bucket of each."""
+        """Add the hash bucket to the partials of a batch, one row per group."""
         types = {field.name: field.dataType for field in groups.schema}
-        # After the grouping, which makes -0.0 and 0.0 one key.
+        # After the grouping, which merges -0.0 and 0.0 into one key.
         return groups.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
 
     def _bucket(self, types: Sequence[DataType]) -> Column:
@@ -141,9 +141,9 @@ class UpsertLayout:
         return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
 
     def revert(self, stored: DataFrame, first_txid: int) -> DataFrame:
-        """`stored` as it was before `first_txid`: rows written since go back or go away.
+        """Revert `stored` to its state before `first_txid`: rows written since go back or vanish.
 
-        Tombstones written since give their key back; older ones are final and go away.
+        Tombstones written since restore their key; older ones are final and vanish.
         """
         from pyspark.sql import functions as sf
 
@@ -152,14 +152,14 @@ class UpsertLayout:
         for name in (*self.values, TXID):
             previous = sf.col(quoted(f"prev_{name}"))
             columns.append(sf.when(dead, previous).otherwise(sf.col(quoted(name))).alias(name))
-        # NULL is right for reverted rows: a row goes back only while its txid is not committed, and
-        # the txid that it goes back to is.
+        # NULL is right for reverted rows: a row is reverted only while its txid is not committed,
+        # and to a txid that is.
         columns += [
             sf.when(~dead, sf.col(quoted(f"prev_{name}"))).alias(f"prev_{name}")
             for name in (*self.values, TXID)
         ]
         existed = sf.col(PREV_TXID).isNotNull()
-        kept = ~dead | existed
+        stays = ~dead | existed
         if self.keeps_removed:
-            kept = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
-        return stored.where(kept).select(*columns)
+            stays = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        return stored.where(stays).select(*columns)

@@ -1,4 +1,4 @@
-"""The committer of a state table: what a commit turn reads and writes again, and what it tells."""
+"""The committer of a state table: rewrites buckets in a commit turn, and reports changes."""
 
 from __future__ import annotations
 
@@ -66,42 +66,42 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._handed_on: Staged | None = None
-        """The staged rows of the txid whose removals `changes` has handed on."""
+        self._reported: Staged | None = None
+        """The staged rows of the txid whose removals `changes` has reported."""
         self._reader = UpsertReader(
             self._layout, self._storage, self._log, self._reading, self._stored_schema
         )
-        self._known_rewrite: BucketRewrite | None = None
+        self._cached_rewrite: BucketRewrite | None = None
         self._sent = frozenset[str]()
-        """Paths of what `prepare` has put into storage by itself, without an executor."""
+        """Paths of the files that `prepare` itself has sent to storage, without an executor."""
 
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
         super().close()
-        self._known_rewrite = None
+        self._cached_rewrite = None
 
     @property
     def groups(self) -> bool:
-        """Whether partials of several txids may be merged before they meet stored values.
+        """True if partials of several txids may be merged before they meet stored values.
 
-        Not where a key may be removed by one txid and come back with the next.
+        Not if one txid may remove a key that comes back with the next.
         """
         return self._layout.remove_where is None and all(
             map(mergeable, self._layout.aggregates.values())
         )
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group of the batch, with its hash bucket; one for a global aggregate."""
+        """One row per group of the batch, with its hash bucket; one row for a global aggregate."""
         return self._layout.with_bucket(super().partials(batch, count_as))
 
     def _spec(self, schema: StructType) -> TableSpec:
         table_schema = self._layout.table_schema(self._spark, schema)
         if self._layout.remove_where is not None:
             shown = self._layout.shown_schema(self._spark, table_schema)
-            # In the session that will evaluate it: functions of the user's own are not known there.
+            # In the session that will evaluate it, where the user's own functions are unknown.
             check_condition(self._joining(), self._layout.remove_where, shown, self.name)
         self._staged_schema, self._stored_columns = schema, table_schema
-        self._known_rewrite = None
+        self._cached_rewrite = None
         return TableSpec(
             self._opened.topology,
             "upsert",
@@ -119,7 +119,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         return self._area.stage(rows, attempt, below=SCRATCH, partition_by=BUCKET)
 
     def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
-        """Write the partials of several attempts with one job, each in files of its own."""
+        """Write the partials of several attempts with one job, each in its own files."""
         stamped = [(self._stamped(partials, attempt), attempt) for partials, attempt in group]
         return self._area.stage_together(stamped, below=SCRATCH, partition_by=BUCKET)
 
@@ -129,7 +129,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         reverts = self.semantics is Semantics.OPAQUE and self._unfinished(publication)
         buckets = {bucket_of_file(file) for file in staged.files}
         if reverts:
-            # Whatever the replay mentions: the dead attempt's keys go back in every bucket.
+            # The dead attempt's keys are reverted in every bucket, also those not in the replay.
             buckets |= {f.bucket for f in files if f.may_hold(first)}
         old = tuple(file for file in files if file.bucket in buckets)
         if not old and not staged.files:
@@ -160,7 +160,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     @contextmanager
     def _readable(self, files: Sequence[ActiveFile]) -> Iterator[Callable[[str], str] | None]:
-        """Where Spark is to read each of these files of the table; see `BucketRewrite.rows`."""
+        """Yield a function from path to URL for these files; see `BucketRewrite.rows`."""
         nearby = self._area.nearby
         if nearby is None:
             yield self._storage.read_url if self._storage.is_local else None
@@ -170,14 +170,14 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     @property
     def _rewrite(self) -> BucketRewrite:
-        """Built once per session and schema: its expressions take hundreds of calls into Java."""
-        rewrite = self._known_rewrite
+        """The rewrite, made once per session and schema: it takes hundreds of calls into Java."""
+        rewrite = self._cached_rewrite
         if rewrite is None:
             table, partials = self._table_schema(), self._known_staged_schema()
             rewrite = BucketRewrite(
                 self._layout, self._storage, self._area.scratch, self._joining, table, partials
             )
-            self._known_rewrite = rewrite
+            self._cached_rewrite = rewrite
         return rewrite
 
     def _joining(self) -> SparkSession:
@@ -195,16 +195,16 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
     # --- queries -----------------------------------------------------------------------------
 
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
-        """Keys and values as of `txid`, the newest committed one, out of the newest files.
+        """Keys and values as of `txid`, the newest committed one, from the newest files.
 
-        An opaque table has the values before of all that was published since. Where another one
+        An opaque table has the previous values of everything published since. If another table
         holds `txid` in one version with later ones, it is read as of the txid before them.
 
         Raises:
             StateError: `exact`, and the table has no version for it.
-            TableRefusedError: commit files that would tell were cleaned out of the log, or a file
-                of that state was deleted.
-            TableChangedError: a file is gone that the table's newest version still has.
+            TableRefusedError: the commit files needed were cleaned out of the log, or a file of
+                that state was deleted.
+            TableChangedError: a file of the table's newest version is gone.
         """
         return self._up_to_date(lambda: self._stored_rows(*self._reader.as_of(txid, exact=exact)))
 
@@ -214,7 +214,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
-            TopologyError: a `prev_<value>` that is the name of a key or another value.
+            TopologyError: a `prev_<value>` is the name of a key or another value.
         """
         spark = self._any_session()
         columns = self._layout.table_schema(spark, partials)
@@ -223,18 +223,18 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid: one row per touched key, with `prev_<value>`.
 
-        Lazy, in the session of the run. A key that was removed has NULL values; one that was
-        removed by the txid that brought it is left out. Keys of a failed attempt that an opaque
-        replay does not mention went back to what they were before, and are no change.
+        Lazy, in the session of the run. A removed key has NULL values; a key that one txid both
+        adds and removes is left out. Keys of a failed attempt that an opaque replay lacks are
+        reverted, and are not a change.
 
         Raises:
-            TopologyError: the publication is of several txids.
+            TopologyError: the publication has several txids.
             TableRefusedError: the txid was published before, and the files that it replaced then
                 were vacuumed since.
         """
         txid = publication.last_txid
         if self._layout.remove_where is not None:
-            self._handed_on = prepared.staged
+            self._reported = prepared.staged
         self._require_one_txid(publication)
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
@@ -242,9 +242,9 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             written, replaced = files_of_held(
                 prepared.read_version, publication, self._log, self._storage
             )
-        # In an opaque table a removed key is written, too: then files that only go tell nothing.
-        tells = written or (replaced and not self._layout.keeps_previous)
-        if not prepared.staged.files or not tells:
+        # An opaque table writes removed keys, too: files that are only removed show no change.
+        has_changes = written or (replaced and not self._layout.keeps_previous)
+        if not prepared.staged.files or not has_changes:
             return StoredRows(no_rows(self._spark, self._idle_schema()))
         schema = self._table_schema()
         staged = [file.path for file in prepared.staged.files]
@@ -254,21 +254,21 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             return self._stored_rows(from_previous_values(self._layout, after, txid), paths)
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
-            # A failed attempt's rows have this txid as well, and nothing takes them back.
+            # A failed attempt's rows have this txid as well, and nothing reverts them.
             only = self._rows_of(staged, self._known_staged_schema(), self._area.scratch)
         before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
 
     def _idle_schema(self) -> StructType:
-        """Columns of `changes` before anything is staged, perhaps from the table itself."""
-        known = self._stored_schema() if self._log.version >= 0 else self._table_schema()
-        return changes_schema(self._layout, self._spark, known, self.name)
+        """Columns of `changes` before anything is staged, from the table itself if it exists."""
+        columns = self._stored_schema() if self._log.version >= 0 else self._table_schema()
+        return changes_schema(self._layout, self._spark, columns, self.name)
 
     def _rows_of(
         self, paths: Sequence[str], schema: StructType, storage: Storage | None = None
     ) -> DataFrame | None:
-        """Rows of exactly these files, in the session of the run; None: of no files."""
+        """Rows of exactly these files, in the session of the run; None without files."""
         if not paths:
             return None
         place = storage or self._storage
@@ -276,15 +276,15 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         return reader.parquet(*map(place.read_url, paths))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
-        """Append the prepared version on condition that it is the next one; read it back.
+        """Append the prepared version if it is the next one; read it back.
 
-        Not prepared again once others know which keys it removes: a condition that looks at a
+        Not prepared again once the removed keys have been reported: a condition that depends on a
         clock could then remove other keys.
 
         Raises:
-            CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay
-                tells and publishes the same again.
+            CommitConflictError: the files that it was computed from were rewritten (OPTIMIZE); a
+                replay reports and publishes the same again.
         """
-        if prepared.skipped or self._handed_on != prepared.staged:
+        if prepared.skipped or self._reported != prepared.staged:
             return super().publish(prepared, publication)
         return self._publish(prepared, publication)

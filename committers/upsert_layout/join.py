@@ -1,9 +1,9 @@
-"""The next rows of a state table: what is stored, joined with a batch's partial aggregates.
+"""Compute a state table's next rows: join the stored rows with a batch's partial aggregates.
 
-The stored rows of some hash buckets and the partials of the same buckets come as a pair, and each
-pair is joined by one task: nothing of the state is shuffled or sorted, the partials are hashed and
-the stored rows stream past them. Only partials that are too large to be hashed are joined by
-Spark's shuffle and sort. Several txids' partials are merged by key within the same task.
+The stored rows of some hash buckets and the partials of the same buckets form a pair, and one task
+joins each pair: the state is neither shuffled nor sorted; the task hashes the partials and streams
+the stored rows past them. Only partials that are too large to be hashed are joined by Spark's
+shuffle and sort. The same task merges several txids' partials by key.
 
 Building expressions takes hundreds of calls into Java, so they are built once and used by every
 commit. Nothing in them changes from batch to batch, so neither does the code that Spark generates:
@@ -48,7 +48,7 @@ class UpsertJoin:
     def __init__(self, layout: UpsertLayout, table: StructType, partials: StructType) -> None:
         self._layout = layout
         self._types = {field.name: field.dataType for field in table}
-        # As they are read from files.
+        # The types after reading from files.
         self._partial_types = {field.name: nullable(field.dataType) for field in partials}
         self._old_names = [n for n in table.fieldNames() if n not in (REMOVED, BUCKET)]
         self._new_names = (*layout.keys, *layout.values, TXID)
@@ -57,9 +57,9 @@ class UpsertJoin:
         """The table's rows: stored and new ones combined, every row of either side once.
 
         Args:
-            pairs: at least one; stored rows are alive, and reverted if need be.
-            several: whether a key may have partials of several txids.
-            in_one_task: join each pair in a task of its own, its partials in memory; False:
+            pairs: at least one; stored rows are alive, and reverted if necessary.
+            several: True if a key may have partials of several txids.
+            in_one_task: join each pair in its own task, with its partials in memory; False:
                 shuffle and sort both sides.
         """
         joined = [self._join(stored, new, several, in_one_task) for stored, new in pairs]
@@ -128,9 +128,9 @@ class UpsertJoin:
 
     @cached_property
     def _columns(self) -> list[Column]:
-        """The table's columns but for the bucket, out of both sides.
+        """The table's columns except the bucket, from both sides.
 
-        The txid tells which side has the row: it is never NULL in a row that is there.
+        The txid shows which side has the row: it is never NULL in an existing row.
         """
         from pyspark.sql import functions as sf
 
@@ -153,7 +153,7 @@ class UpsertJoin:
                 for name in (*layout.values, TXID)
             ]
         if layout.remove_where is not None:
-            marks.append(updated.alias(REMOVED))  # until `_remove`: may be removed
+            marks.append(updated.alias(REMOVED))  # until `_remove`: a candidate for removal
         return [*keys, *values, *marks]
 
     @cached_property
@@ -162,9 +162,9 @@ class UpsertJoin:
         return bucket_of({key: self._types[key] for key in layout.keys}, layout.buckets)
 
     def _remove(self, rows: DataFrame, condition: str) -> DataFrame:
-        """Take the keys of this batch that satisfy `condition` out, or leave a tombstone.
+        """Remove the keys of this batch that satisfy `condition`, or leave a tombstone.
 
-        A key that is new and removed at once leaves nothing: there is nothing to go back to.
+        A key that is new and removed at once leaves nothing: it has no value to revert to.
         """
         from pyspark.sql import functions as sf
 
@@ -192,31 +192,31 @@ def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
     return aggregate.initial(partial).cast(kind)
 
 
-def _at(side: str, name: str) -> str:
-    """A column of one side of the join."""
+def _side_column(side: str, name: str) -> str:
+    """The name of a column of one side of the join."""
     return f"{side}_{name}"
 
 
 def _old(name: str) -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.col(quoted(_at(_STORED, name)))
+    return sf.col(quoted(_side_column(_STORED, name)))
 
 
 def _fresh(name: str) -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.col(quoted(_at(_NEW, name)))
+    return sf.col(quoted(_side_column(_NEW, name)))
 
 
 def _renamed(name: str, side: str) -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.col(quoted(name)).alias(_at(side, name))
+    return sf.col(quoted(name)).alias(_side_column(side, name))
 
 
 def _absent(name: str, kind: DataType, side: str) -> Column:
-    """A column of a side that has no rows at all."""
+    """A NULL column for a side without rows."""
     from pyspark.sql import functions as sf
 
-    return sf.lit(None).cast(kind).alias(_at(side, name))
+    return sf.lit(None).cast(kind).alias(_side_column(side, name))

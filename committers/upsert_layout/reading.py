@@ -1,4 +1,4 @@
-"""Reading a table with layout="upsert": some of its files, or its keys and values as of a txid."""
+"""Read a table with layout="upsert": some of its files, or its keys and values as of a txid."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["UpsertReader", "bucket_reader", "without_bucket"]
 
 
 class UpsertReader:
-    """Reads keys and values as they are after a txid.
+    """Reads keys and values as of a txid.
 
     Args:
-        layout: of the table; where it keeps previous values, they are what is gone back to.
+        layout: the table's layout; if it keeps previous values, rows are reverted to them.
         storage: the table's folder.
-        log: the table's log, as far as it was followed.
-        session: in which the table is read.
+        log: the table's log, at the version read last.
+        session: the session that reads the table.
         schema: the table's columns.
     """
 
@@ -50,22 +50,22 @@ class UpsertReader:
         self._schema = schema
 
     def as_of(self, txid: int, *, exact: bool) -> tuple[DataFrame, list[str], KeysReader | None]:
-        """(keys and values as of `txid`, the files that they are read from, those of some keys).
+        """(keys and values as of `txid`, the files read, a reader of some keys).
 
         A table without previous values that holds `txid` in one version with later ones is read
         as of the txid before them.
 
         Raises:
             StateError: `exact`, and the table has no version for it.
-            TableRefusedError: commit files that would tell were cleaned out of the log, or a file
-                of that state was deleted.
+            TableRefusedError: the commit files needed were cleaned out of the log, or a file of
+                that state was deleted.
         """
         if self._layout.keeps_previous:
             files = self._log.files_now()
             reverts = any(file.may_hold(txid + 1) for file in files)
             paths = [file.path for file in files]
             return self._with_reader(self._state_in(paths, txid + 1 if reverts else None), paths)
-        newest, found = self._log.files_before(txid + 1)
+        newest, former = self._log.files_before(txid + 1)
         if exact and newest < txid <= self._newest_txid():
             raise StateError(
                 f"Table {self._storage.location} holds txids {newest + 1} to "
@@ -75,8 +75,8 @@ class UpsertReader:
                 f"{self._newest_txid()} is committed.",
                 number="TXN-309",
             )
-        paths = sorted(found)
-        self._require_former(txid, found - {file.path for file in self._log.files_now()})
+        paths = sorted(former)
+        self._require_former(txid, former - {file.path for file in self._log.files_now()})
         return self._with_reader(self._state_in(paths, None), paths)
 
     def _with_reader(
@@ -102,7 +102,7 @@ class UpsertReader:
         """Keys and values in these files.
 
         Args:
-            revert_from: as they were before this txid; None: as they are.
+            revert_from: revert rows to their state before this txid; None: leave them.
         """
         from pyspark.sql import functions as sf
 
@@ -129,12 +129,12 @@ class UpsertReader:
 
 
 def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
-    """Reads files of these columns, but for the bucket."""
+    """A reader of files with these columns, except the bucket."""
     return strict_reader(session, without_bucket(schema), storage)
 
 
 def without_bucket(schema: StructType) -> StructType:
-    """The columns that files have: the bucket follows from the keys."""
+    """The columns in the files: the bucket follows from the keys."""
     from pyspark.sql.types import StructType
 
     return StructType([f for f in schema if f.name != BUCKET])

@@ -25,24 +25,24 @@ __all__ = ["BucketRewrite", "bucket_of_file", "rewriting_conf"]
 
 
 def rewriting_conf(layout: UpsertLayout, *, on_disk: bool) -> dict[str, str]:
-    """Settings of the session in which buckets are rewritten.
+    """Settings of the session that rewrites buckets.
 
     Args:
-        on_disk: whether files are written on this machine's disk, where reading footers costs less
-            than having the tasks collect statistics.
+        on_disk: True if files are written to this machine's disk, where reading footers costs less
+            than collecting statistics in the tasks.
     """
     buckets = str(layout.buckets)
     return {
-        # Where a shuffle is needed, one partition per bucket, never merged.
+        # If a shuffle is needed, one partition per bucket, never merged.
         "spark.sql.shuffle.partitions": buckets,
         "spark.sql.adaptive.enabled": "false",
-        # Each pair of the join stays in a task of its own.
+        # Each pair of the join stays in its own task.
         "spark.sql.unionOutputPartitioning": "false",
         # A task has one writer per bucket, instead of sorting all rows by bucket.
         "spark.sql.maxConcurrentOutputFileWriters": buckets,
-        # The same code for each of the pairs.
+        # The same generated code for all pairs.
         "spark.sql.codegen.useIdInClassName": "false",
-        # A few hundred files are listed sooner than a Spark job is started for it.
+        # Listing a few hundred files takes less time than starting a Spark job for it.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
         COLLECT_STATISTICS: str(not on_disk).lower(),
     }
@@ -55,8 +55,8 @@ class BucketRewrite:
 
     Args:
         storage: the table's folder.
-        scratch: where staged partials lie.
-        session: in which the rows are computed; with `rewriting_conf`.
+        scratch: the storage of staged partials.
+        session: the session that computes the rows; with `rewriting_conf`.
         table: schema of the table.
         partials: schema of the partials; their files have a bigint column `txid` besides.
     """
@@ -72,7 +72,7 @@ class BucketRewrite:
     ) -> None:
         self._layout = layout
         self._storage = storage
-        self._staged_in = scratch
+        self._scratch_storage = scratch
         self._session = session
         self._table = table
         self._partials = partials
@@ -91,11 +91,11 @@ class BucketRewrite:
         Args:
             old: all files of some buckets.
             new: staged partials, of the same buckets.
-            reverts: whether the old rows go back to what they were before the publication.
-            url_of: where Spark is to read a file of `old`; None: `old` and `new` lie in a
-                storage over a network, where each look at a file takes a request.
-            on_disk: whether this machine's disk has the files, old and new. In an object store
-                each takes its time, however small, so tasks share files rather than bytes.
+            reverts: revert the old rows to their state before the publication.
+            url_of: path -> URL of a file of `old` for Spark; None: `old` and `new` are in a
+                storage over a network, where each check of a file takes a request.
+            on_disk: True if this machine's disk has the files, old and new. In an object store
+                each file takes time, however small, so tasks share files rather than bytes.
         """
         shares, hashed = shared_out(
             [(file.bucket, file.size) for file in old],
@@ -103,7 +103,7 @@ class BucketRewrite:
             self._session().sparkContext.defaultParallelism,
             None if on_disk else 1,
         )
-        staged_at = None if url_of is None else self._staged_in.read_url
+        staged_at = None if url_of is None else self._scratch_storage.read_url
         pairs = []
         for share in shares:
             before = [file for file in old if file.bucket in share]
@@ -112,9 +112,9 @@ class BucketRewrite:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
                 stored = self._layout.alive(stored)
-            came = [file for file in new if bucket_of_file(file) in share]
+            partials = [file for file in new if bucket_of_file(file) in share]
             staged = self._read(
-                came, staged_at, self._scratch, self._staged_columns, self._staged_in
+                partials, staged_at, self._scratch, self._staged_columns, self._scratch_storage
             )
             pairs.append((stored, staged))
         return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
@@ -135,18 +135,18 @@ class BucketRewrite:
             return None
         if url_of is not None:
             return reader.parquet(*(url_of(file.path) for file in files))
-        known = [(file.path, file.size) for file in files]
-        return known_files(self._session(), without_bucket(columns), place, known)
+        sizes = [(file.path, file.size) for file in files]
+        return known_files(self._session(), without_bucket(columns), place, sizes)
 
     @cached_property
     def _stored(self) -> DataFrameReader:
-        """Reads the table's files."""
+        """The reader of the table's files."""
         return bucket_reader(self._session(), self._table, self._storage)
 
     @cached_property
     def _scratch(self) -> DataFrameReader:
-        """Reads staged partials."""
-        return bucket_reader(self._session(), self._staged_columns, self._staged_in)
+        """The reader of staged partials."""
+        return bucket_reader(self._session(), self._staged_columns, self._scratch_storage)
 
     @cached_property
     def _staged_columns(self) -> StructType:

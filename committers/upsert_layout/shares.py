@@ -1,4 +1,4 @@
-"""How the hash buckets of a rewrite are dealt out to tasks."""
+"""Distribute the hash buckets of a rewrite over tasks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["HASHED_BYTES", "MOST_TASKS", "TASK_BYTES", "shared_out"]
 HASHED_BYTES = 32 * 1024 * 1024
 """Largest staged (compressed) size of partials that a task joins in memory."""
 TASK_BYTES = 1024 * 1024
-"""Stored and staged bytes on a local disk that are worth a task of their own."""
+"""Stored and staged bytes on a local disk that are worth a separate task."""
 MOST_TASKS = 32
-"""Tasks of a rewrite: each is a part of Spark's plan, which takes longer to make by that."""
+"""The most tasks of a rewrite: each adds to Spark's plan, and to the time to make it."""
 
 
 def shared_out(
@@ -20,17 +20,17 @@ def shared_out(
     slots: int,
     task_bytes: int | None = None,
 ) -> tuple[list[set[int]], bool]:
-    """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
+    """(hash buckets per task, of about the same bytes; True if the partials are hashed).
 
     Args:
         stored: (bucket, bytes) of each file of the table.
         staged: (bucket, bytes) of each file of partials.
         slots: tasks that can run at once.
-        task_bytes: stored and staged bytes that are worth a task of their own; None: `TASK_BYTES`.
+        task_bytes: stored and staged bytes that are worth a separate task; None: `TASK_BYTES`.
     """
     sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
-    wanted = sum(sizes.values()) // (task_bytes or TASK_BYTES)
-    few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
+    worthwhile = sum(sizes.values()) // (task_bytes or TASK_BYTES)
+    few = max(1, min(slots, MOST_TASKS, worthwhile, len(sizes)))
     for tasks in (few, len(sizes)):
         shares: list[set[int]] = [set() for _ in range(tasks)]
         loads = [0] * tasks

@@ -1,1 +1,1 @@
-"""The Delta log of a table, as anybody reads it. Knows no topology."""
+"""Read and maintain the Delta log of a table, independently of any topology."""

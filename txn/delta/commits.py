@@ -1,10 +1,10 @@
-"""The content of one version of a Delta log: its commit file, parsed once for everybody.
+"""The content of one version of a Delta log: the one parser of commit files.
 
-For tables of ours, for those that a spout reads, and for `txn history`. Commit files are read here
-and not through `DeltaTable.history`, which numbers the versions by position in its own answer.
+For a topology's tables, for those that a spout reads, and for `txn history`. It does not use
+`DeltaTable.history`, which numbers the versions by position in its own answer.
 
-Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Actions"; and `txn.interfaces` for what a
-topology writes into `commitInfo`.
+Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Actions"; and `txn.interfaces` for a
+topology's keys in `commitInfo`.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ __all__ = [
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 """The errors of parsing a commit file that is not Delta's."""
 EXACT = frozenset(["byte", "short", "integer", "long", "date", "string"])
-"""Types of columns of which every writer gives bounds that are exact, or safe prefixes."""
+"""Column types for which every writer records exact bounds, or safe prefixes."""
 TXID = "txid"
-"""The column of our tables that says which txid last wrote a row."""
+"""The column of a topology's tables with the txid that last wrote the row."""
 FIRST_TXID = "txn.firstTxid"
-"""Table property: the txid with which a table begins that was made after others had committed."""
+"""Table property: the first txid of a table that was created after others had committed."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
-"""Key of the random token by which a writer knows its own commit again."""
+"""Key of the random token by which a writer recognises its own commit."""
 BEFORE_KEY = "txn_before"
-"""Key of the fingerprints of the versions before it, the nearest last, as its writer knew them."""
+"""Key of the fingerprints of the versions before it, the nearest last, as its writer read them."""
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 """Path of the file that names the newest checkpoint, relative to the table's folder."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LATEST_MS = 253_402_300_800_000
-"""The end of the year 9999: there is no later time to show."""
+"""The end of the year 9999: later times cannot be shown."""
 
 
 def txid_app(topology: str) -> str:
@@ -82,8 +82,8 @@ def epoch_app(topology: str) -> str:
 def incarnation_app(topology: str) -> str:
     """The application id whose version is the id of the incarnation that leads the table.
 
-    A number that says nothing by being larger: it is compared for equality. Kept as application
-    transactions are, for ever, whatever is cleaned out of the log.
+    The id is compared for equality only. Delta keeps application transactions for ever, whatever
+    is cleaned out of the log.
     """
     return f"txn/{topology}/incarnation"
 
@@ -94,7 +94,7 @@ class Commit:
 
     version: int
     timestamp_ms: int
-    """When it was appended, milliseconds since 1970; 0 when it does not say."""
+    """Time of the append, milliseconds since 1970; 0 if it is not recorded."""
     operation: str
     adds: tuple[StagedFile, ...] = ()
     """`rows` is -1 where the log has no statistics."""
@@ -117,13 +117,13 @@ class Commit:
     apps: Mapping[str, int] = field(default_factory=dict)
     """Application id -> version, of its `txn` actions."""
     before: tuple[int, ...] = ()
-    """Fingerprints of the versions before it, the nearest last, as its writer knew them."""
+    """Fingerprints of the versions before it, the nearest last, as its writer read them."""
     changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     """Paths of the added files that brought rows, and of the removed ones that took rows."""
     deletion_vectors: Mapping[str, str] = field(default_factory=dict)
-    """Of added files with rows that are marked as deleted: path -> which rows, as a name."""
+    """Added files with rows marked as deleted: path -> the deletion vector, as JSON."""
     removed_vectors: Mapping[str, str] = field(default_factory=dict)
-    """The same of removed files: the path alone does not say which rows are gone."""
+    """The same for removed files: the path alone does not show which rows are gone."""
     elsewhere: frozenset[str] = frozenset()
     """Files outside of the table's folder, as in a shallow clone."""
     writer: str = ""
@@ -133,36 +133,36 @@ class Commit:
 
     @property
     def data_change(self) -> bool:
-        """Whether rows came or went; not in OPTIMIZE, metadata and empty commits."""
+        """True if rows were added or removed; not in OPTIMIZE, metadata and empty commits."""
         return any(self.changed)
 
     @property
     def is_ours(self) -> bool:
-        """Whether a topology wrote it: a publication, a fence, a mark or a compaction."""
+        """True if a topology wrote it: a publication, a fence, a mark or a compaction."""
         return self.publication is not None or self.mark is not None
 
     @property
     def epoch(self) -> int:
-        """Epoch of the leader that wrote it; 0 for anybody else's commit."""
+        """Epoch of the leader that wrote it; 0 for another writer's commit."""
         if self.publication is not None:
             return self.publication.epoch
         return int(self.mark["epoch"]) if self.mark else 0
 
     @property
     def mark(self) -> Mapping[str, Any] | None:
-        """The mark of a version of ours that publishes nothing; None for any other."""
+        """The mark of a topology's version that publishes nothing; None for any other."""
         return self.fence or self.settled or self.compaction
 
     @property
     def last_publication(self) -> tuple[int, Publication] | None:
-        """(version, publication) of the newest one up to here, as a version of ours says."""
+        """(version, publication) of the newest one so far, as a topology's version records it."""
         return (self.version, self.publication) if self.publication else self.last
 
     @property
     def settled_txid(self) -> int:
         """The newest txid that this version marks as final; 0 if it marks none.
 
-        A compaction takes committed txids only, and what it has merged cannot be taken back.
+        A compaction takes only committed txids, and merged rows cannot be taken back.
         """
         if self.settled is not None:
             return int(self.settled["txid"])
@@ -176,10 +176,10 @@ def commit_path(version: int) -> str:
 
 
 def checkpoint_version(text: bytes | None) -> int | None:
-    """The version of the newest checkpoint, out of `LAST_CHECKPOINT`; None: it does not say.
+    """The version of the newest checkpoint, from `LAST_CHECKPOINT`; None if it names none.
 
     Args:
-        text: of the file; None: there is none.
+        text: the file's content; None: the file does not exist.
     """
     try:
         return int(json.loads(text or b"")["version"])
@@ -198,11 +198,11 @@ def parse_commit(
     """Read one commit file.
 
     Args:
-        written: the actions that the text was made of, where that is known.
+        written: the actions of the text, if the caller has just written it.
 
     Raises:
-        RecoveryRefusedError: it holds a publication of a format that this version does not know,
-            or is not what Delta writes at all.
+        RecoveryRefusedError: it holds a publication of an unknown format, or is not a commit file
+            of Delta at all.
     """
     try:
         actions = [*_actions(text)] if written is None else written
@@ -217,18 +217,18 @@ def parse_commit(
 
 
 def file_path(path: str) -> tuple[str, bool]:
-    """(the path of a file that a log names, decoded; whether it lies in the table's folder)."""
+    """(the decoded path of a file in a log, True if it lies in the table's folder)."""
     decoded = unquote(path)
-    # A scheme stands at the beginning of what is not decoded; anything else may be encoded.
+    # Only a scheme is never encoded, so it is looked for in the path as written.
     is_elsewhere = _SCHEME.match(path) or decoded.startswith("/")
     odd = not decoded or ".." in decoded.split("/") or "\0" in decoded
     return decoded, not (is_elsewhere or odd)
 
 
 def txid_in(bounds: Any) -> int | None:
-    """The `txid` in one part of a file's statistics; None: it has none."""
-    found = bounds.get(TXID) if isinstance(bounds, dict) else None
-    return found if type(found) is int else None
+    """The `txid` in one part of a file's statistics; None if it is missing."""
+    txid = bounds.get(TXID) if isinstance(bounds, dict) else None
+    return txid if type(txid) is int else None
 
 
 def _parsed(
@@ -284,9 +284,9 @@ def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _vectors(actions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    found = ((_path(a), a.get("deletionVector")) for a in actions)
+    vectors = ((_path(a), a.get("deletionVector")) for a in actions)
     return {
-        path: json.dumps(vector, sort_keys=True) for path, vector in found if vector is not None
+        path: json.dumps(vector, sort_keys=True) for path, vector in vectors if vector is not None
     }
 
 
@@ -305,19 +305,19 @@ def _operation(info: Mapping[str, Any]) -> str:
 
 
 def _writer(info: Mapping[str, Any]) -> str:
-    said = (info.get(key) for key in ("userName", "engineInfo", "clientVersion"))
-    return ", ".join(dict.fromkeys(str(one) for one in said if one)) or "a writer without a name"
+    names = (info.get(key) for key in ("userName", "engineInfo", "clientVersion"))
+    return ", ".join(dict.fromkeys(str(one) for one in names if one)) or "a writer without a name"
 
 
 def _added(add: Mapping[str, Any]) -> StagedFile:
     stats = add.get("stats") or "{}"
-    known = _json_object(json.loads(stats))
+    values = _json_object(json.loads(stats))
     if int(add["size"]) < 0:
         raise ValueError("no size")
     return StagedFile(
         path=_path(add),
         size=int(add["size"]),
-        rows=int(known.get("numRecords", -1)),
+        rows=int(values.get("numRecords", -1)),
         partition=_json_object(add.get("partitionValues") or {}),
         stats=stats,
     )
@@ -327,29 +327,29 @@ def _app(action: Mapping[str, Any]) -> tuple[str, int]:
     return str(action["appId"]), int(action["version"])
 
 
-def _before(found: Any) -> tuple[int, ...]:
+def _before(fingerprints: Any) -> tuple[int, ...]:
     """Check the fingerprints of the versions before one.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are not fingerprints.
     """
-    if not isinstance(found, list) or any(type(one) is not int for one in found):
+    if not isinstance(fingerprints, list) or any(type(one) is not int for one in fingerprints):
         raise ValueError("no fingerprints")
-    return tuple(found)
+    return tuple(fingerprints)
 
 
-def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
+def _mark(mark: Any, *more: str) -> Mapping[str, Any] | None:
     """Check the fields of a mark that the program acts on.
 
     Raises:
-        ValueError, TypeError, KeyError: it says something else.
+        ValueError, TypeError, KeyError: a field is missing or invalid.
     """
-    if found is None:
+    if mark is None:
         return None
-    for name in ("epoch", *more, *({"settled"} & set(found))):
-        if type(found[name]) is not int or found[name] < 0:
+    for name in ("epoch", *more, *({"settled"} & set(mark))):
+        if type(mark[name]) is not int or mark[name] < 0:
             raise ValueError(f"{name} is not a number")
-    return _json_object(found)
+    return _json_object(mark)
 
 
 def _last(
@@ -363,9 +363,9 @@ def _last(
     return last["version"], _validated(last["publication"], version, table)
 
 
-def _compaction(found: Any) -> Mapping[str, Any] | None:
-    """As `_mark`, with the first and last txid of what was merged."""
-    mark = _mark(found)
+def _compaction(value: Any) -> Mapping[str, Any] | None:
+    """Like `_mark`, with the first and last txid of the merged rows."""
+    mark = _mark(value)
     if mark is not None:
         first, last = mark["txids"]
         if not (type(first) is type(last) is int and 0 <= first <= last):
@@ -374,13 +374,13 @@ def _compaction(found: Any) -> Mapping[str, Any] | None:
 
 
 def _publication(info: Mapping[str, Any], version: int, table: str) -> Publication | None:
-    found = info.get(PUBLICATION_KEY)
-    return None if found is None else _validated(found, version, table)
+    value = info.get(PUBLICATION_KEY)
+    return None if value is None else _validated(value, version, table)
 
 
-def _validated(found: Any, version: int, table: str) -> Publication:
+def _validated(value: Any, version: int, table: str) -> Publication:
     try:
-        publication = Publication.model_validate(found)
+        publication = Publication.model_validate(value)
     except (ValidationError, RecursionError) as error:
         raise _unknown(version, table) from error
     if publication.format != 1:

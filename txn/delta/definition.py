@@ -1,6 +1,6 @@
-"""What a Delta table is, apart from its files: id, columns, partitioning, properties, protocol.
+"""The definition of a Delta table: id, columns, partitioning, properties, protocol.
 
-As delta-rs has loaded it, and as the commits say that were read since.
+As delta-rs has loaded it, brought up to date by the commits read since.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class TableDefinition:
 
     id: str
     columns: Mapping[str, Any]
-    """As Delta and Spark write a schema in JSON: a struct."""
+    """A struct, in the JSON form of Delta and Spark."""
     partition_columns: Sequence[str]
     configuration: Mapping[str, str | None]
     """The properties."""
     min_reader: int
     min_writer: int
     features: frozenset[str]
-    """The reader and writer features that it names."""
+    """The named reader and writer features."""
 
     @classmethod
     def of(cls, table: DeltaTable) -> TableDefinition:
-        """As delta-rs has loaded it."""
+        """Read the definition of a table that delta-rs has loaded."""
         metadata, protocol = table.metadata(), table.protocol()
         return cls(
             id=str(metadata.id),
@@ -57,13 +57,13 @@ class TableDefinition:
         return fields
 
     def after(self, commit: Commit, table: str) -> TableDefinition:
-        """What the table is from a version on.
+        """The definition after a version.
 
         Args:
             table: its name, for messages.
 
         Raises:
-            RecoveryRefusedError: the version describes no table.
+            RecoveryRefusedError: the version's metadata or protocol is invalid.
         """
         try:
             return self._after(commit.metadata, commit.protocol)
@@ -78,27 +78,27 @@ class TableDefinition:
     def _after(
         self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None
     ) -> TableDefinition:
-        now = self
+        definition = self
         if metadata is not None:
             columns = json.loads(metadata["schemaString"])
             for field in columns["fields"]:
                 _ = field["name"], field["type"], field["nullable"], field["metadata"]
-            now = replace(
-                now,
+            definition = replace(
+                definition,
                 id=str(metadata["id"]),
                 columns=columns,
                 partition_columns=[*metadata["partitionColumns"]],
                 configuration=dict(metadata["configuration"]),
             )
         if protocol is not None:
-            named = [
+            features = [
                 *(protocol.get("readerFeatures") or ()),
                 *(protocol.get("writerFeatures") or ()),
             ]
-            now = replace(
-                now,
+            definition = replace(
+                definition,
                 min_reader=int(protocol["minReaderVersion"]),
                 min_writer=int(protocol["minWriterVersion"]),
-                features=frozenset(map(str, named)),
+                features=frozenset(map(str, features)),
             )
-        return now
+        return definition

@@ -1,4 +1,4 @@
-"""Intervals as Delta's table properties have them."""
+"""Intervals in the format of Delta's table properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["FILE_RETENTION", "LOG_RETENTION", "duration_secs", "file_retention_s
 LOG_RETENTION = "delta.logRetentionDuration"
 """How long commit files are kept."""
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
-"""How long VACUUM keeps files that no version needs any more."""
+"""How long VACUUM keeps files that no version needs any longer."""
 
 _DAY = 86_400.0
 _UNITS = {
@@ -36,6 +36,6 @@ def duration_secs(text: str) -> float | None:
 
 
 def file_retention_secs(stated: str | None) -> float:
-    """Seconds that a table keeps files that no version needs; a week unless its property says."""
+    """Seconds that a table keeps files that no version needs; a week without the property."""
     seconds = duration_secs(stated) if stated else None
     return 7 * _DAY if seconds is None else seconds

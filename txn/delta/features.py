@@ -1,6 +1,6 @@
-"""The features of a Delta table that a publisher cannot honour which writes the log itself.
+"""The features of a Delta table that a publisher writing the log itself cannot honour.
 
-One list for everybody: committers refuse such a table, and `txn doctor` says that they will.
+Committers refuse such a table, and `txn doctor` reports that they will, from the same list.
 Source: Delta's PROTOCOL.md, "Table Features" and "Valid Feature Names in Table Features".
 """
 
@@ -14,10 +14,10 @@ from txn.delta.definition import TableDefinition
 __all__ = ["refused_features"]
 
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
-"""Protocol versions of which it is known what they ask for: these name their features."""
+"""The newest protocol versions whose requirements are known: they name their features."""
 
-# Features that ask nothing of a writer unless a property or a column uses them; those uses are
-# looked for one by one below. Any other is refused, also one that nobody has heard of yet.
+# Features that require nothing of a writer unless a property or a column uses them; the checks
+# below look for those uses. Any other feature is refused, a future one too.
 _HARMLESS = frozenset(
     [
         "appendOnly",
@@ -46,17 +46,17 @@ _COLUMN_MARKS = {
 
 
 def refused_features(table: TableDefinition, *, kind: str | None, opaque: bool) -> list[str]:
-    """The features of a table that we refuse, in words; empty if none.
+    """Describe the features of a table that a committer refuses; empty if none.
 
     Args:
         kind: "append", "upsert" or "log"; None: not a topology's table.
-        opaque: replays may take back what was published.
+        opaque: replays may take back published rows.
     """
     return [
         *_newer_protocol(table),
         *(f"'{name}'" for name in sorted(table.features - _HARMLESS)),
-        *_switched(table.configuration, kind, opaque=opaque),
-        *_of_columns(table.fields),
+        *_enabled_features(table.configuration, kind, opaque=opaque),
+        *_column_features(table.fields),
     ]
 
 
@@ -67,7 +67,7 @@ def _newer_protocol(table: TableDefinition) -> Iterable[str]:
         yield f"writer version {table.min_writer}"
 
 
-def _switched(
+def _enabled_features(
     properties: Mapping[str, str | None], kind: str | None, *, opaque: bool
 ) -> Iterable[str]:
     def on(key: str) -> bool:
@@ -89,7 +89,7 @@ def _switched(
         yield "change data feed (delta.enableChangeDataFeed)"
 
 
-def _of_columns(fields: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _column_features(fields: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for field in fields:
         if not field["nullable"]:
             yield f"NOT NULL (column '{field['name']}')"

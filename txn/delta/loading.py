@@ -1,4 +1,4 @@
-"""A table as delta-rs loads it: asked again while storage fails for a moment."""
+"""Load a table through delta-rs, with retries while storage fails for a moment."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from txn.storage.storage import Storage
 
 __all__ = ["damaged", "file_sizes", "find", "is_there", "load", "load_own", "require"]
 
-_OF_A_LOG = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
+_LOG_FILE = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
 
 
 def is_there(storage: Storage) -> bool:
-    """Return whether there is a Delta table: the commit file of a version, or a checkpoint.
+    """Return whether a Delta table exists: the commit file of a version, or a checkpoint.
 
-    Not asked of delta-rs, which keeps Python's lock while it waits for the answer.
+    Does not use delta-rs, which keeps Python's lock while it waits for the answer.
     """
-    found, _ = storage.look([commit_path(0), LAST_CHECKPOINT])
-    if any(text is not None for text in found):
+    texts, _ = storage.look([commit_path(0), LAST_CHECKPOINT])
+    if any(text is not None for text in texts):
         return True
-    return any(_OF_A_LOG.fullmatch(path) for path, _ in storage.files("_delta_log"))
+    return any(_LOG_FILE.fullmatch(path) for path, _ in storage.files("_delta_log"))
 
 
 def load(storage: Storage, version: int | None = None) -> DeltaTable:
-    """The table as it is now, or as of a version.
+    """Load the table as it is now, or as of a version.
 
     Raises:
-        DeltaError: there is none.
+        DeltaError: the table does not exist or cannot be read.
     """
 
     def once() -> DeltaTable:
@@ -43,17 +43,17 @@ def load(storage: Storage, version: int | None = None) -> DeltaTable:
         except TableNotFoundError as error:
             if storage.is_local or not is_there(storage):
                 raise
-            # delta-rs lists the log, and a listing may lag behind what a look at a file finds.
+            # delta-rs lists the log, and a listing may lag behind a HEAD of a file.
             raise OSError(errno.ESTALE, "a listing of the log lacks what is there") from error
 
     return retried(once, f"load the log of table {storage.location}")
 
 
 def load_own(storage: Storage) -> DeltaTable:
-    """The table as it is now, for who will write to it.
+    """Load the table as it is now, to write to it.
 
     Raises:
-        TableNotFoundError: there is none.
+        TableNotFoundError: the table does not exist.
         RecoveryRefusedError: its log is damaged.
     """
     try:
@@ -61,12 +61,12 @@ def load_own(storage: Storage) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError as error:
-        told = damaged(f"Table {storage.location}", error, "Nothing was written.")
-        raise RecoveryRefusedError(told, number="TXN-315") from error
+        message = damaged(f"Table {storage.location}", error, "Nothing was written.")
+        raise RecoveryRefusedError(message, number="TXN-315") from error
 
 
 def damaged(table: str, error: DeltaError, effect: str, place: str = "") -> str:
-    """What is wrong with a log that cannot be loaded, and the way out."""
+    """The message for a log that cannot be loaded: the cause and the way out."""
     return (
         f"{table} cannot be loaded: {said(error)}. A file of its log is damaged{place}, or "
         f"{LAST_CHECKPOINT} names a checkpoint that is not there. {effect} Restore that file from "
@@ -76,26 +76,26 @@ def damaged(table: str, error: DeltaError, effect: str, place: str = "") -> str:
 
 
 def find(storage: Storage) -> DeltaTable | None:
-    """The table as it is now; None when there is none."""
+    """Load the table as it is now; None if it does not exist."""
     try:
         return load(storage)
     except TableNotFoundError:
-        # delta-rs says the same of a disk that cannot be read; the disk itself tells.
+        # delta-rs raises the same for a disk that cannot be read; a listing raises its error.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             storage.folders("_delta_log")
         return None
     except DeltaError as error:
-        # And this of a folder that goes while it looks: that of a first batch that failed.
+        # delta-rs raises this if the folder vanishes meanwhile: that of a failed first batch.
         if "Invalid table location" in str(error) and not storage.entries():
             return None
         raise
 
 
 def require(storage: Storage) -> DeltaTable:
-    """The table as it is now.
+    """Load the table as it is now.
 
     Raises:
-        TableAbsentError: there is none.
+        TableAbsentError: the table does not exist.
     """
     if not is_there(storage):
         raise TableAbsentError(
@@ -106,6 +106,6 @@ def require(storage: Storage) -> DeltaTable:
 
 
 def file_sizes(table: DeltaTable) -> dict[str, int]:
-    """Path -> bytes of the files of the version that was loaded."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+    """Path -> bytes of the files of the loaded version."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))

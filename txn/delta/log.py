@@ -1,8 +1,8 @@
-"""The log of one Delta table, one commit file at a time: what it says of a topology, newest first.
+"""Read the log of one Delta table, one commit file at a time: a topology's records, newest first.
 
 Every publication stands in the `commitInfo` of one version of each table (`txn.interfaces`), and
 every other version of a topology repeats the newest one before it, for logs whose old files are
-gone. Nothing is written here.
+gone. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["TableLog", "TablePublication"]
 
 @dataclass(frozen=True)
 class TablePublication:
-    """One publication, as one table's log has it."""
+    """One publication in one table's log."""
 
     version: int
     """Table version that holds it."""
@@ -45,7 +45,7 @@ class TableLog:
 
     Args:
         storage: the table's folder.
-        table: as delta-rs has loaded it; None: it is loaded at the first question about a topology.
+        table: as delta-rs has loaded it; None: load it at the first question about a topology.
     """
 
     def __init__(self, storage: Storage, table: DeltaTable | None = None) -> None:
@@ -56,19 +56,19 @@ class TableLog:
         """One version, from its commit file; None when that does not exist (any more).
 
         Raises:
-            RecoveryRefusedError: it is none, or of a format that this program does not know.
+            RecoveryRefusedError: it is not a commit file, or has an unknown format.
         """
         text = self.text(version)
         return None if text is None else self.parsed(version, text)
 
     def text(self, version: int) -> bytes | None:
-        """A version's commit file as it stands there; None when it does not exist (any more)."""
+        """The bytes of a version's commit file; None when it does not exist (any more)."""
         return self._storage.read(commit_path(version))
 
     def parsed(
         self, version: int, text: bytes, written: Sequence[Mapping[str, Any]] | None = None
     ) -> Commit:
-        """What a commit file of this table says; arguments and errors as `parse_commit`."""
+        """Parse a commit file of this table; arguments and errors as `parse_commit`."""
         return parse_commit(version, text, self._storage.location, written)
 
     def backwards(self, version: int) -> Iterator[Commit]:
@@ -86,7 +86,7 @@ class TableLog:
         return self._loaded
 
     def epoch(self, topology: str) -> int:
-        """The newest epoch that this table knows of a topology; 0: none."""
+        """The newest epoch of a topology in this table; 0 if none is recorded."""
         return self._table.transaction_version(epoch_app(topology)) or 0
 
     def incarnation(self, topology: str) -> int:
@@ -95,18 +95,18 @@ class TableLog:
 
     @property
     def first_txid(self) -> int:
-        """The txid with which the table begins: 1, unless it was made after others had committed.
+        """The table's first txid: 1, unless it was created after others had committed.
 
         Raises:
-            ValueError: somebody has changed the property.
+            ValueError: the property was changed by hand.
         """
         return int(self._table.metadata().configuration.get(FIRST_TXID) or 1)
 
     def require_nothing_of(self, topology: str) -> None:
-        """Refuse a table without any publication in its log that has had one.
+        """Refuse a table whose log has lost every publication that it had.
 
         Raises:
-            RecoveryRefusedError: see there.
+            RecoveryRefusedError: the table holds a txid of the topology.
         """
         txid = self._table.transaction_version(txid_app(topology))
         if txid is not None:
@@ -121,7 +121,7 @@ class TableLog:
     def publications(self) -> Iterator[TablePublication]:
         """Every publication, newest first, as far back as commit files are kept.
 
-        If the log has none any more: the one that the newest mark repeats.
+        If the log has lost them all, the one that the newest mark repeats.
         """
         mark: Commit | None = None
         is_empty = True

@@ -1,9 +1,9 @@
 """OPTIMIZE and VACUUM of a topology's tables, by a writer whose commits are conditional.
 
-Both may run beside the topology. OPTIMIZE appends a version that brings and takes no rows, through
-delta-rs; whoever loses a race for a version tries the next one. VACUUM is delta-rs's own choice of
-files, deleted here: what an attempt or a compaction may still publish is left out of it, however
-old it is, and no version is appended.
+Both may run beside the topology. OPTIMIZE appends a version that adds and removes no rows, through
+delta-rs; the loser of a race for a version tries the next one. VACUUM deletes the files that
+delta-rs chooses, except those that an attempt or a compaction may still publish, however old they
+are; it appends no version.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ Operation = Literal["optimize", "vacuum"]
 LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
-"""delta-rs's own, where the table's property does not say another one."""
+"""delta-rs's default, unless the table's property sets another size."""
 
 
 @dataclass(frozen=True)
 class UpkeepPlan:
-    """What one operation does to one table, before or after it was done."""
+    """The effect of one operation on one table, planned or done."""
 
     table: str
     operation: Operation
     files: int = 0
-    """Of the newest version, before."""
+    """Files of the newest version before the operation."""
     bytes: int = 0
     chosen: int = 0
-    """Files that are rewritten or deleted. Of OPTIMIZE, before it is done: at most."""
+    """Files that are rewritten or deleted. For a planned OPTIMIZE: at most."""
     chosen_bytes: int = 0
     paths: tuple[str, ...] = ()
     """The files that VACUUM deletes."""
     written: int | None = None
-    """Files that OPTIMIZE has written in their place; None: nothing was done."""
+    """Files that OPTIMIZE has written in their place; None: it has not run."""
     skipped: str | None = None
-    """Why nothing is done to this table."""
+    """Reason to leave this table alone."""
     error: str | None = None
-    """Why it failed; the table is as it was, but for the files that VACUUM had deleted by then."""
+    """The failure; the table is unchanged, but for files that VACUUM had already deleted."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields but the paths."""
@@ -85,9 +85,9 @@ class UpkeepPlan:
 
 
 def least_hours(message_timeout_secs: float, max_batch_attempts: int) -> int:
-    """Hours that VACUUM keeps files at least while a topology may use them.
+    """The least hours that VACUUM keeps files while a topology may use them.
 
-    As long as a batch may take with all of its attempts, and never below an hour.
+    As long as a batch may take with all of its attempts, but at least an hour.
     """
     return max(LEAST_HOURS, math.ceil(message_timeout_secs * max_batch_attempts / 3600))
 
@@ -96,13 +96,13 @@ def least_hours(message_timeout_secs: float, max_batch_attempts: int) -> int:
 
 
 def plan_optimize(storage: Storage, topology: str) -> UpkeepPlan:
-    """Which files OPTIMIZE would put together, by their sizes in the log. Changes nothing.
+    """Choose the files that OPTIMIZE would merge, by their sizes in the log. Changes nothing.
 
     Raises:
         TxnError, DeltaError: the table cannot be read.
     """
     plan = UpkeepPlan(storage.location, "optimize")
-    table, skipped = _own(storage, topology)
+    table, skipped = _owned_table(storage, topology)
     if table is None:
         return replace(plan, skipped=skipped)
     properties = table.metadata().configuration
@@ -127,12 +127,12 @@ def _target(properties: Mapping[str, str | None]) -> int:
 def _optimize(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     table = find(storage)
     assert table is not None
-    # Expired commit files are deleted by the topology's own clean-up.
+    # The topology's own clean-up deletes expired commit files.
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
     try:
         done = table.optimize.compact(
             max_concurrent_tasks=1,
-            writer_properties=_writing(table),
+            writer_properties=_writer_properties(table),
             post_commithook_properties=hooks,
         )
     except DeltaError as error:
@@ -142,15 +142,15 @@ def _optimize(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
             "run it again."
         ) from error
     read = json.loads(done["filesRemoved"])["totalSize"] if done["numFilesRemoved"] else 0
-    gone, come = done["numFilesRemoved"], done["numFilesAdded"]
-    return replace(plan, chosen=gone, chosen_bytes=read, written=come)
+    removed, added = done["numFilesRemoved"], done["numFilesAdded"]
+    return replace(plan, chosen=removed, chosen_bytes=read, written=added)
 
 
-def _writing(table: DeltaTable) -> WriterProperties:
-    """As delta-rs writes by itself, but with bounds of those columns only for which it knows them.
+def _writer_properties(table: DeltaTable) -> WriterProperties:
+    """The defaults of delta-rs, with bounds only for columns where its bounds are right.
 
-    Readers skip files by bounds. Those of delta-rs leave NaN out, have decimals rounded to 16
-    digits, and timestamps to milliseconds.
+    Readers skip files by bounds. Those of delta-rs leave out NaN, and round decimals to 16 digits
+    and timestamps to milliseconds.
     """
     fields = table.schema().fields
     sure = [field.name for field in fields if getattr(field.type, "type", None) in EXACT]
@@ -168,29 +168,31 @@ def _writing(table: DeltaTable) -> WriterProperties:
 def plan_vacuum(
     storage: Storage, topology: str, hours: int | None = None, least: int = 0
 ) -> UpkeepPlan:
-    """Which files VACUUM would delete: those that no version needs. Changes nothing.
+    """Choose the files that VACUUM would delete: those that no version needs. Changes nothing.
 
-    What attempts or a compaction may still publish is never among them.
+    Never chooses files that an attempt or a compaction may still publish.
 
     Args:
-        hours: how long files are kept after the newest version no longer needs them; None: as
-            long as the table's property says, or a week.
-        least: hours below which it is refused.
+        hours: how long to keep files after the newest version no longer needs them; None: the
+            table's property, or a week.
+        least: refuse fewer hours.
 
     Raises:
         UserError: the retention is below `least`.
         TxnError, DeltaError: the table cannot be read.
     """
     plan = UpkeepPlan(storage.location, "vacuum")
-    table, skipped = _own(storage, topology)
+    table, skipped = _owned_table(storage, topology)
     if table is None:
         return replace(plan, skipped=skipped)
     own = file_retention_secs(table.metadata().configuration.get(FILE_RETENTION)) / 3600
-    kept = own if hours is None else hours
-    if kept < least:
-        whose = "its property delta.deletedFileRetentionDuration" if hours is None else "the option"
+    keep = own if hours is None else hours
+    if keep < least:
+        source = (
+            "its property delta.deletedFileRetentionDuration" if hours is None else "the option"
+        )
         raise UserError(
-            f"VACUUM of table {storage.location} is to keep files for {kept:g} hours ({whose}), "
+            f"VACUUM of table {storage.location} is to keep files for {keep:g} hours ({source}), "
             f"but topology '{topology}' runs, has open batches, or cannot be looked at: a batch "
             f"may take up to {least} hours with all of its attempts, and queries may read files "
             f"that were replaced meanwhile. Nothing was deleted. Keep them for {least} hours or "
@@ -199,11 +201,11 @@ def plan_vacuum(
         )
     files = file_sizes(table)
     plan = replace(plan, files=len(files), bytes=sum(files.values()))
-    expired = retried(lambda: _expired(table, math.ceil(kept)), f"list table {storage.location}")
-    # Of what was replaced, a checkpoint remembers no more than the table's own retention.
-    young = _replaced(storage, table.version(), kept) if kept > own else set()
+    expired = retried(lambda: _expired(table, math.ceil(keep)), f"list table {storage.location}")
+    # A checkpoint remembers replaced files only for the table's own retention.
+    young = _replaced(storage, table.version(), keep) if keep > own else set()
     if young is None:
-        why = f"its log does not reach back {kept:g} hours, so when files were replaced is unknown"
+        why = f"its log does not reach back {keep:g} hours, so when files were replaced is unknown"
         return replace(plan, skipped=f"{why} (use --retain-hours {math.floor(own)} or less)")
     newest = table.transaction_version(txid_app(topology)) or 0
     free = {*_free(expired, newest, storage)} - young
@@ -222,11 +224,11 @@ def _expired(table: DeltaTable, hours: int) -> list[str]:
 
 
 def _replaced(storage: Storage, version: int, hours: float) -> set[str] | None:
-    """The files that versions of the last hours have taken away, by the log up to `version`.
+    """The files that versions of the last hours have removed, by the log up to `version`.
 
     None: the log begins later, because its older files have expired.
     """
-    since, found = (time.time() - hours * 3600) * 1000, set[str]()
+    since, removed = (time.time() - hours * 3600) * 1000, set[str]()
     for number in range(version, -1, -1):
         text = storage.read(commit_path(number))
         if text is None:
@@ -234,12 +236,12 @@ def _replaced(storage: Storage, version: int, hours: float) -> set[str] | None:
         commit = parse_commit(number, text, storage.location)
         if 0 < commit.timestamp_ms < since:
             break
-        found.update(commit.removes)
-    return found
+        removed.update(commit.removes)
+    return removed
 
 
 def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str]:
-    """Without what live attempts have staged, and what compactions have written.
+    """Leave out files that live attempts have staged or compactions have written.
 
     Args:
         newest: the newest txid that the table holds.
@@ -257,18 +259,18 @@ def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str
 
 def _stored(storage: Storage) -> Iterable[tuple[str, int]]:
     """(path, bytes) of every file in the table's folder."""
-    found = retried(lambda: [*storage.store.walk()], f"list table {storage.location}")
-    return ((entry.path, entry.size) for entry in found)
+    entries = retried(lambda: [*storage.store.walk()], f"list table {storage.location}")
+    return ((entry.path, entry.size) for entry in entries)
 
 
 def _tables_within(paths: Iterable[str]) -> tuple[str, ...]:
-    """Folders of other tables below this one's: what they need, this table's log does not know."""
-    found = {path.partition("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}
-    # Staging without a JVM has a log of its own in the folder of a job, which a crash may leave.
-    return tuple(f"{folder}/" for folder in found if not _is_of_a_job(folder))
+    """Folders of other tables below this one's, whose files this table's log does not list."""
+    folders = {path.partition("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}
+    # Staging without a JVM has its own log in the folder of a job, which a crash may leave behind.
+    return tuple(f"{folder}/" for folder in folders if not _is_job_folder(folder))
 
 
-def _is_of_a_job(folder: str) -> bool:
+def _is_job_folder(folder: str) -> bool:
     below, _, name = folder.partition("/")
     return below == DATA and staged_txid(name) is not None
 
@@ -282,7 +284,7 @@ def _vacuum(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
 
 
 def carry_out(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
-    """Do what was planned. Returns what was done.
+    """Carry out a plan. Returns what was done.
 
     Raises:
         CommitConflictError: OPTIMIZE was not committed.
@@ -293,8 +295,8 @@ def carry_out(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     return (_optimize if plan.operation == "optimize" else _vacuum)(storage, plan)
 
 
-def _own(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None]:
-    """The table, if the topology has made it; else why it is left alone."""
+def _owned_table(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None]:
+    """(the table, None) if the topology has made it, else (None, the reason to leave it alone)."""
     table = find(storage)
     if table is None:
         return None, "there is no table yet"
@@ -305,5 +307,5 @@ def _own(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None
 
 
 def in_one_line(error: BaseException) -> str:
-    """The first line of what an error says, without its stop."""
+    """The first line of an error's message, without its full stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The causes of an error of Spark: one layer per Java exception in its chain.
+"""The causes of a Spark error: one layer per Java exception in its chain.
 
 Python sees the outermost exception and one text with all stack traces of the chain. Words in that
 text prove nothing, because any trace may mention any part of Spark. The exceptions themselves have
@@ -20,17 +20,17 @@ from txn.text import first_line, last_users_frame, printable
 __all__ = ["Cause", "cause_line", "causes", "in_one_line", "is_of_spark", "told", "without_copies"]
 
 _DEEPEST = 20
-"""Most layers read: no real chain is this deep, but a broken one may be a circle."""
+"""The most layers to read: no real chain is this deep, but a broken one may be a circle."""
 _LONGEST = 600
-"""Most characters of one layer's message in a failure line."""
+"""The most characters of one layer's message in a failure line."""
 _WRITING = "TASK_WRITE_FAILED"
 _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", _WRITING)
 """Conditions that only wrap another error."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
-_NO_WORDS = re.compile(
+_AFTER_MESSAGE = re.compile(
     r";\n|\n\s*(?:at |== |Driver stacktrace|Caused by: |JVM stacktrace|Parse Mode: )"
 )
-"""Where the plan, the stack trace or the SQL begins that Java puts behind its words."""
+"""The start of the plan, stack trace or SQL that Java appends to its message."""
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
 _SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -46,9 +46,9 @@ class Cause:
     condition: str = ""
     """Spark's error condition, such as "CAST_INVALID_INPUT"; empty if it has none."""
     path: str = ""
-    """The file that it is about, if Spark names one."""
+    """The file concerned, if Spark names one."""
     status: int | None = None
-    """The HTTP status that it stands for."""
+    """The HTTP status of the response that it reports."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Cause:
         text = self.message.removeprefix(f"[{self.condition}]").strip()
         frames = _PYTHON_FRAME.findall(text) if self.condition == "PYTHON_EXCEPTION" else []
         if frames:
-            # A Python traceback: its last line is the error, the user's last frame the place.
+            # A Python traceback: its last line is the error, and the user's last frame the place.
             lines = [one for one in _SQLSTATE.sub("", text).splitlines() if one.strip()]
             last = last_users_frame([file for file, _ in frames])
             file, line = frames[-1 if last is None else last]
@@ -70,7 +70,7 @@ class Cause:
         else:
             called = _CALLED_FROM.search(text)
             text = in_one_line(text)
-            # Spark names the line that made the expression; one of ours says nothing.
+            # Spark names the line that made the expression; a line of txn helps nobody.
             if called and last_users_frame([called[1]]) is not None:
                 text += f" (called from {called[1].strip()})"
             elif fragment := _SQL.search(self.message):
@@ -79,37 +79,39 @@ class Cause:
 
 
 def in_one_line(message: str) -> str:
-    """The words of a message of Spark or Java, without the plan, SQL and stack behind them.
+    """A message of Spark or Java in one line, without the plan, SQL and stack trace after it.
 
     Spark and Delta break their sentences over several lines.
     """
-    words = _SQLSTATE.sub("", " ".join(_NO_WORDS.split(message.strip(), maxsplit=1)[0].split()))
+    words = _SQLSTATE.sub(
+        "", " ".join(_AFTER_MESSAGE.split(message.strip(), maxsplit=1)[0].split())
+    )
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} ..."
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Return whether Spark raised `error`, or Py4J on its way from Java to Python."""
+    """Return whether Spark or Py4J raised `error`."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
 def causes(error: BaseException) -> tuple[Cause, ...]:
-    """The chain of an error of Spark; empty for any other error, or if the JVM is gone."""
+    """The chain of a Spark error; empty for any other error, or if the JVM is gone."""
     if not is_of_spark(error):
         return ()
     # Py4J's error has the Java object; PySpark's error keeps the one from which it was made.
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    found: list[Cause] = []
-    while java is not None and len(found) < _DEEPEST:
-        cause = _asked(partial(_cause, java))
+    chain: list[Cause] = []
+    while java is not None and len(chain) < _DEEPEST:
+        cause = _result_or_none(partial(_cause, java))
         if cause is None:
             break  # the JVM is gone
-        found.append(cause)
-        java = _answer(java, "getCause")
-    condition = _answer(error, "getCondition")
-    if not found and condition:
+        chain.append(cause)
+        java = _call(java, "getCause")
+    condition = _call(error, "getCondition")
+    if not chain and condition:
         # Spark Connect: the server's error, without the server's objects.
-        found = [Cause((type(error).__name__,), _text(error), str(condition))]
-    return tuple(found)
+        chain = [Cause((type(error).__name__,), _text(error), str(condition))]
+    return tuple(chain)
 
 
 def told(chain: tuple[Cause, ...]) -> str:
@@ -117,7 +119,7 @@ def told(chain: tuple[Cause, ...]) -> str:
     inner = chain[-1]
     specific = (c for c in chain if c.condition and not c.condition.startswith(_WRAPPERS))
     main = next(specific, inner)
-    # The path of a task that could not write is the table's, which is named already.
+    # The path of a task that could not write is the table's, which the message names already.
     places = (c.path for c in chain if not c.condition.startswith(_WRITING))
     place = next(filter(None, places), "")
     more = [f"in file {place}"] if place and place not in main.line else []
@@ -128,26 +130,25 @@ def told(chain: tuple[Cause, ...]) -> str:
 def cause_line(error: BaseException) -> str:
     """The kind of an error and the first line of its message; for Spark's errors, the cause.
 
-    Printable: it goes into logs, traces and nodes, which do not take half a character as a file's
-    name may have one.
+    Printable: logs, traces and nodes refuse lone surrogates, which a file's name may have.
     """
     chain = causes(error)
     if chain:
         return printable(told(chain))
-    said = str(error).strip()
-    if is_of_spark(error) and said.startswith("An error occurred while calling"):
-        # The Java object does not answer any more; its text is below the name of the call.
-        said = said.partition("\n")[2].lstrip(": ") or said
-    return first_line(error, said)
+    message = str(error).strip()
+    if is_of_spark(error) and message.startswith("An error occurred while calling"):
+        # The Java object no longer answers; its text is below the name of the call.
+        message = message.partition("\n")[2].lstrip(": ") or message
+    return first_line(error, message)
 
 
 def without_copies() -> None:
-    """Stop PySpark from logging errors, as lines of JSON on stderr, that it raises as well."""
+    """Stop PySpark from also logging the errors that it raises, as lines of JSON on stderr."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logger = PySparkLogger.getLogger(name)
-        if logger.level == logging.WARNING:  # PySpark's own default: nobody has set another one
+        if logger.level == logging.WARNING:  # PySpark's default, not a level set by the user
             logger.setLevel(logging.CRITICAL + 1)
 
 
@@ -156,11 +157,11 @@ def _cause(java: Any) -> Cause:
     while kind is not None and kind.getName() != "java.lang.Object":
         types.append(str(kind.getName()))
         kind = kind.getSuperclass()
-    # Only Spark's own exceptions have these; Azure's and Google's know the status of an answer.
-    condition = _answer(java, "getCondition")
-    parameters = _answer(java, "getMessageParameters") if condition else None
-    path = _asked(lambda: parameters.get("path")) if parameters is not None else None
-    status = _answer(java, "getStatusCode") if not condition else None
+    # Only Spark's own exceptions have these; Azure's and Google's have the response's status.
+    condition = _call(java, "getCondition")
+    parameters = _call(java, "getMessageParameters") if condition else None
+    path = _result_or_none(lambda: parameters.get("path")) if parameters is not None else None
+    status = _call(java, "getStatusCode") if not condition else None
     return Cause(
         tuple(types),
         str(java.getMessage() or ""),
@@ -170,14 +171,14 @@ def _cause(java: Any) -> Cause:
     )
 
 
-def _answer(asked: Any, method: str) -> Any:
-    return _asked(partial(methodcaller(method), asked))
+def _call(java: Any, method: str) -> Any:
+    return _result_or_none(partial(methodcaller(method), java))
 
 
-def _asked(question: Callable[[], Any]) -> Any:
-    """The answer of a Java object; None if it has no such method or no longer answers."""
+def _result_or_none(call: Callable[[], Any]) -> Any:
+    """Call a Java object; None if it has no such method or no longer answers."""
     try:
-        return question()
+        return call()
     except Exception:  # noqa: BLE001 - Py4J's own errors, of several kinds, and those of its sockets
         return None
 

@@ -1,7 +1,7 @@
-"""Why Java ended before Spark was up, from what it says and from what this process may do.
+"""Find out why Java ended before Spark was up, from its output and this process's limits.
 
-Java's words go to stderr as they come, and nobody keeps them. So the same command is run once more,
-and what it says then is read. A pipe instead would have to be emptied as long as Java lives.
+Java writes to stderr, and nothing stores that output. So this module runs the same command once
+more and reads its output. A pipe instead would have to be emptied as long as Java lives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Command = tuple[tuple[Any, ...], dict[str, Any]]
 _AGAIN_SECS = 60.0
 _SHOWN_CHARACTERS = 300
 _FEW_FILES = 1024
-"""Spark has some 300 jars, which Java opens one and all."""
+"""Java opens all of Spark's jars, some 300."""
 _NOISE = re.compile(r"\s*at |\s*\.\.\. \d+ more|WARNING:|NOTE:|Picked up |#?\s*$")
 _SETTING = (
     "Correct what it names: a setting in `conf`, PYSPARK_SUBMIT_ARGS or spark-defaults.conf "
@@ -37,10 +37,10 @@ _UNKNOWN_HOST = re.compile(r"UnknownHostException: ([^\s:]+)")
 
 
 def require_user_and_loopback() -> None:
-    """Refuse what no setting of Spark or Java helps against, before Java is started.
+    """Check, before Java starts, two conditions that no setting of Spark or Java can replace.
 
     Raises:
-        SetupError: the user has no name, or nothing can be reached on this machine's loopback.
+        SetupError: the user has no name, or this machine's loopback does not work.
     """
     uid, gid = os.getuid(), os.getgid()
     try:
@@ -66,17 +66,17 @@ def require_user_and_loopback() -> None:
 
 
 def why_ended(command: Command) -> str:
-    """Why Java ended, and the way out, in one paragraph.
+    """Explain why Java ended, and the way out, in one paragraph.
 
     Args:
         command: the one that pyspark has started.
     """
-    said = _said_again(command)
-    lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
+    output = _output_of_rerun(command)
+    lines = [line.strip() for line in output.splitlines() if not _NOISE.match(line)]
     causes = [line for line in lines if line.startswith("Caused by:")]
     words = printable(" ... ".join([*lines[:1], *causes[-1:]])[:_SHOWN_CHARACTERS])
     quoted = f"Java ended before Spark was up. It said: {words or 'nothing'}. "
-    if host := _UNKNOWN_HOST.search(said):
+    if host := _UNKNOWN_HOST.search(output):
         return quoted + (
             f"This machine's own name, '{host[1]}', cannot be resolved. Add the line '127.0.0.1 "
             f"{host[1]}' to /etc/hosts, or set SPARK_LOCAL_IP to an address of this machine."
@@ -91,25 +91,25 @@ def why_ended(command: Command) -> str:
 
 
 def no_submitter(error: OSError) -> str:
-    """Why the command that starts Spark cannot be run, and the way out."""
+    """Explain why the command that starts Spark cannot be run, and the way out."""
     home = os.environ.get("SPARK_HOME")
-    whose = f"SPARK_HOME is '{home}'" if home else "the installed pyspark is not whole"
+    cause = f"SPARK_HOME is '{home}'" if home else "the installed pyspark is not whole"
     way_out = "Correct SPARK_HOME, or unset it: pyspark has a Spark of its own."
     return (
-        f"Spark cannot be started: {whose}, and {printable(str(error.filename))} cannot be run "
+        f"Spark cannot be started: {cause}, and {printable(str(error.filename))} cannot be run "
         f"({error.strerror}). {way_out if home else 'Install pyspark anew.'}"
     )
 
 
-def _said_again(command: Command) -> str:
-    """What the command says when it is run once more; it does not stay up."""
+def _output_of_rerun(command: Command) -> str:
+    """Run the command once more and return its output; it does not stay up."""
     (words, *_), options = command
     with tempfile.TemporaryDirectory() as folder:
         environ = {**options["env"], "_PYSPARK_DRIVER_CONN_INFO_PATH": str(Path(folder) / "port")}
         process = subprocess.Popen(
             words,
             env=environ,
-            stdin=subprocess.DEVNULL,  # at whose end Java ends, should it come up
+            stdin=subprocess.DEVNULL,  # Java, should it come up, ends with its stdin
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

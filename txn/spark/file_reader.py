@@ -1,8 +1,8 @@
-"""Parquet files that are known already, as a DataFrame: none is looked at, and nothing is listed.
+"""Known Parquet files as a DataFrame, without a request for each file and without a listing.
 
-Before Spark reads a path it asks whether it is there, whether it is a folder, what lies below it,
-and how large it is: on an object store four requests, one after the other, for every file. A file
-that is not there is noticed when it is read.
+Before Spark reads a path it asks whether it exists, whether it is a folder, what lies below it, and
+how large it is: on an object store four requests, one after the other, for every file. Here a
+missing file shows only when it is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["KnownFile", "known_parquet"]
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file as storage has it."""
+    """A file in storage."""
 
     url: str
-    """As Spark takes it; no pattern."""
+    """In the form Spark takes; not a pattern."""
     size: int
     """Bytes."""
     mtime_ms: int = 0
-    """Time of the last change, milliseconds since 1970; 0: not known."""
+    """Time of the last change, milliseconds since 1970; 0 if unknown."""
 
 
 def known_parquet(
@@ -38,22 +38,22 @@ def known_parquet(
     files: Sequence[KnownFile],
     options: Mapping[str, str],
 ) -> DataFrame | None:
-    """The rows of exactly these files. None: this session cannot; ask Spark's own reader.
+    """Read exactly these files. None: this session cannot; use Spark's own reader.
 
     Args:
-        schema: the columns to read; names differ not only in case.
-        options: of Spark's reader, but for `basePath`: no column comes from a path.
+        schema: the columns to read; their names differ in more than case.
+        options: of Spark's reader, except `basePath`: no column comes from a path.
 
     Raises:
-        AnalysisException: Parquet has no such columns.
+        AnalysisException: Parquet cannot hold such columns.
     """
     from pyspark.sql import DataFrame
 
     jvm = jvm_of(session)
     if jvm is None:
         return None
-    found = if_known(lambda: _relation(jvm, session, schema, files, options))
-    return None if found is None else DataFrame(found, session)
+    relation = if_known(lambda: _relation(jvm, session, schema, files, options))
+    return None if relation is None else DataFrame(relation, session)
 
 
 def _relation(
@@ -69,20 +69,28 @@ def _relation(
     columns = inside.parseDataType(schema.json()).asNullable()
     reader = sources.parquet.ParquetFileFormat()
     sources.DataSourceUtils.verifySchema(reader, columns, True)
-    given = to_scala.toScalaMap(dict(options))
-    # The listing's cache, in which all of them are found: its own entries, deleted at once.
+    scala_options = to_scala.toScalaMap(dict(options))
+    # The listing's cache gets an entry for each file here, and is emptied right afterwards.
     listed = sources.FileStatusCache.getOrCreate(inside)
-    # Looked up once: a name takes a call for each of its parts.
+    # Resolved once: a class name takes one call per part.
     path_of, status = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.FileStatus
     paths = [path_of(file.url) for file in files]
     for path, file in zip(paths, files, strict=True):
-        found = gateway.new_array(status, 1)
-        found[0] = status(file.size, False, 1, 0, file.mtime_ms, path)
-        listed.putLeafFiles(path, found)
+        statuses = gateway.new_array(status, 1)
+        statuses[0] = status(file.size, False, 1, 0, file.mtime_ms, path)
+        listed.putLeafFiles(path, statuses)
     index = sources.InMemoryFileIndex(
-        inside, to_scala.toSeq(paths), given, jvm.scala.Option.apply(columns), listed, none, none
+        inside,
+        to_scala.toSeq(paths),
+        scala_options,
+        jvm.scala.Option.apply(columns),
+        listed,
+        none,
+        none,
     )
     listed.invalidateAll()
     no_columns = jvm.org.apache.spark.sql.types.StructType()
-    relation = sources.HadoopFsRelation(index, no_columns, columns, none, reader, given, inside)
+    relation = sources.HadoopFsRelation(
+        index, no_columns, columns, none, reader, scala_options, inside
+    )
     return inside.baseRelationToDataFrame(relation)

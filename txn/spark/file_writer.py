@@ -1,11 +1,11 @@
-"""Delta's own writer without a commit: Parquet files that are known from their tasks' commits.
+"""Delta's own writer without a commit: Parquet files that their tasks' commits report.
 
-A task attempt gives each of its files a random name, writes it once, where it stays, and tells the
-driver its name and size when it commits. Nothing is renamed, copied or listed. A task that goes on
-after another attempt took its place has files of other names, which nobody has told of.
+A task attempt gives each of its files a random name, writes it once in its final place, and reports
+its name and size to the driver when it commits. Nothing is renamed, copied or listed. A task that
+goes on after another attempt took its place has files of other names, which nobody reports.
 
-PySpark has no name for that writer, so it is asked for in the JVM. Where there is none, or another
-version of Delta, `FileWriter.write` says so, before any job.
+PySpark does not offer that writer, so this module calls it in the JVM. Without a JVM, or with
+another version of Delta, `FileWriter.write` returns None before any job.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 __all__ = ["COLLECT_STATISTICS", "PARTITIONS_IN_FILES", "FileWriter", "WrittenFile"]
 
 _NO_LOG = "data/_delta_log"
-"""Below the root; never made. Delta looks once whether there is one."""
+"""Below the root; never created. Delta checks once whether it exists."""
 _ALL_STATISTICS = {"delta.dataSkippingNumIndexedCols": "-1"}
-"""Where a session has statistics collected: of all columns."""
+"""Collect statistics of all columns, if the session collects any."""
 _MAY_BE_NULL = frozenset(["nullable", "containsNull", "valueContainsNull"])
 _PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 COLLECT_STATISTICS = "spark.databricks.delta.stats.collect"
-"""A session's setting: whether tasks collect Delta's statistics of their files."""
+"""A session's setting: true if tasks collect Delta's statistics of their files."""
 PARTITIONS_IN_FILES = "delta.writePartitionColumnsToParquet"
-"""A table's property: whether files have partition columns, too, as is the default of Delta 4.4."""
+"""A table's property: true (the default of Delta 4.4) if files have partition columns, too."""
 _SUBFOLDER = "org$apache$spark$sql$delta$files$TransactionalWrite$_setter_$deltaDataSubdir_$eq"
 """Delta's transaction has a folder for its files, which a setting can only name `data`."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file of a job that has ended."""
+    """A file of a finished job."""
 
     path: str
     """Relative to the root."""
     size: int
-    """Bytes, as the task's storage told right after it was written."""
+    """Bytes, as the task's storage reported right after the write."""
     partition: Mapping[str, str | None]
     """Partition column -> value."""
     stats: str | None = None
-    """Delta's statistics as JSON, if the session of the rows says that they are collected
+    """Delta's statistics as JSON, if the session of the rows collects them
     (`spark.databricks.delta.stats.collect`)."""
 
 
@@ -56,8 +56,8 @@ class FileWriter:
     """Writes rows into folders below one root. Thread-safe.
 
     Args:
-        root: as Spark takes it.
-        conf: settings of Hadoop and Parquet for each job.
+        root: in the form Spark takes.
+        conf: settings of Hadoop and Parquet for every job.
     """
 
     def __init__(self, root: str, conf: Mapping[str, str]) -> None:
@@ -68,9 +68,9 @@ class FileWriter:
     def write(
         self, rows: DataFrame, folder: str, partition_by: str | None = None
     ) -> list[WrittenFile] | None:
-        """Run one job; its files, some perhaps without rows. None: this session cannot.
+        """Run one job; returns its files, perhaps some without rows. None: this session cannot.
 
-        Settings for writing are those of the session of `rows`.
+        The session of `rows` provides the settings for writing.
 
         Args:
             folder: below the root; new.
@@ -89,24 +89,24 @@ class FileWriter:
             files = if_known(lambda: transaction.writeFiles(rows._jdf))
             if files is None:
                 return None
-            told = delta.to_json(files, None)
+            files_json = delta.to_json(files, None)
         return [
             WrittenFile(file["path"], file["size"], file["partitionValues"], file.get("stats"))
-            for file in json.loads(told)
+            for file in json.loads(files_json)
         ]
 
     def _delta_in(self, jvm: Any) -> _Delta:
-        """Delta there; nothing of another JVM, which is over."""
+        """Delta in this JVM; drops one made for an earlier JVM, which has ended."""
         if self._delta is None or self._delta.jvm is not jvm:
             self._delta = _Delta(jvm, self._root, self._conf)
         return self._delta
 
 
 class _Delta:
-    """Delta's classes in one JVM, and what all jobs have there.
+    """Delta's classes in one JVM, and the objects that all jobs share there.
 
-    Everything is looked up and made once: a name of a class takes a call into Java for each of its
-    parts, and a small batch would wait for thirty of them.
+    Everything is resolved and made once: a class name takes one call into Java per part, and a
+    small batch would wait for thirty of them.
     """
 
     def __init__(self, jvm: Any, root: str, conf: dict[str, str]) -> None:
@@ -121,14 +121,14 @@ class _Delta:
         self._nothing = jvm.scala.Option.empty()
         self._log: Any = None
         self._tables: dict[tuple[str, str | None], Any] = {}
-        """(columns, partition column) -> a table of them that does not exist."""
+        """(columns, partition column) -> a table with them that does not exist."""
 
     def transaction(self, rows: DataFrame, folder: str, partition_by: str | None) -> Any:
         """A transaction of a table that does not exist, with these columns."""
-        about = rows.schema.json(), partition_by
-        if about not in self._tables:
-            self._tables[about] = self._table(rows, partition_by)
-        transaction = self._transaction(self._log, self._nothing, self._tables[about])
+        key = rows.schema.json(), partition_by
+        if key not in self._tables:
+            self._tables[key] = self._table(rows, partition_by)
+        transaction = self._transaction(self._log, self._nothing, self._tables[key])
         getattr(transaction, _SUBFOLDER)(self._option(folder))
         return transaction
 
@@ -143,7 +143,7 @@ class _Delta:
         return delta.DummySnapshot(log.logPath(), log, metadata, self._nothing, protocol)
 
     def _new_log(self) -> Any:
-        """The log of a table that does not exist: never in Delta's cache, which would grow."""
+        """Make the log of a table that does not exist, not in Delta's cache, which would grow."""
         path = self.jvm.org.apache.hadoop.fs.Path
         conf = self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._conf)
         return self.jvm.org.apache.spark.sql.delta.DeltaLog(
@@ -157,7 +157,7 @@ class _Delta:
 
 
 def _metadata(rows: DataFrame, partition_by: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
-    """Delta's metadata of a table of these columns; its configuration reaches Hadoop."""
+    """Delta's metadata of a table with these columns; its configuration reaches Hadoop."""
     metadata = {
         "id": "staged",
         "format": {"provider": "parquet", "options": {}},
@@ -169,7 +169,7 @@ def _metadata(rows: DataFrame, partition_by: str | None, conf: Mapping[str, str]
 
 
 def _without_rules(schema: Any) -> Any:
-    """A schema in which any value may be NULL: Delta would check each row."""
+    """Let every value of a schema be NULL; otherwise Delta checks each row."""
     if isinstance(schema, list):
         return [_without_rules(one) for one in schema]
     if not isinstance(schema, dict):
@@ -182,7 +182,7 @@ def _without_rules(schema: Any) -> Any:
 
 @contextmanager
 def _active(session: SparkSession, sessions: Any) -> Iterator[None]:
-    """Make a session the thread's: Delta takes some settings from there."""
+    """Make a session the thread's active one: Delta takes some settings from it."""
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:

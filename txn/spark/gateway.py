@@ -1,10 +1,10 @@
-"""The JVM that pyspark starts: deaf to the signals that are meant for this process.
+"""Shield the JVM that pyspark starts from the signals that are meant for this process.
 
 Ctrl-C in a shell script and `kill -TERM -GROUP` reach every process of a group, `systemctl stop`
 every process of a service. A run ends cleanly only if Spark outlives it. So the JVM ignores SIGTERM
 (pyspark lets it ignore SIGINT). It ends with its standard input, a pipe whose other end only this
-process has: at its end, SIGKILL included. It stays in this process's group, so that SIGKILL,
-SIGSTOP and Ctrl-Z for the group are for both.
+process has, so it ends with this process, after SIGKILL too. It stays in this process's group, so
+that SIGKILL, SIGSTOP and Ctrl-Z for the group reach both.
 
 It reads that pipe only once it is up. pyspark deletes the folder that it needs for that as soon as
 an exception leaves the start, so a start that fails or is interrupted kills it.
@@ -29,9 +29,9 @@ __all__ = ["start_shielded"]
 
 
 def start_shielded(settings: Mapping[str, str]) -> None:
-    """Start the JVM for the session to come, unless there is one already.
+    """Start the JVM for the next session, unless one runs already.
 
-    One that spark-submit has started is our parent, and takes signals itself.
+    A JVM that spark-submit has started is this process's parent, and handles signals itself.
 
     Args:
         settings: every Spark setting; some count only when the JVM starts.
@@ -68,13 +68,13 @@ def start_shielded(settings: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _guarded(commands: list[Command]) -> Iterator[None]:
-    """Leave no JVM behind a start that fails, and let a signal kill it first.
+    """Kill the JVM if its start fails, or as soon as a signal arrives.
 
     Args:
-        commands: what is started is added here, unless a signal ends it.
+        commands: receives every command that is started; empty after a signal.
 
-    The signal's own handler runs when the start has failed for that: a handler that raised inside
-    of pyspark's start could lose the process that has just begun.
+    The signal's own handler runs after the start has failed: a handler that raised inside of
+    pyspark's start could lose the process that has just begun.
     """
     module: Any = importlib.import_module("pyspark.java_gateway")
     started: list[subprocess.Popen[bytes]] = []
@@ -95,7 +95,7 @@ def _guarded(commands: list[Command]) -> Iterator[None]:
         for process in started if received else ():
             process.kill()
 
-    # A handler runs in the main thread, and interrupts nothing in any other.
+    # A handler runs in the main thread, and does not interrupt other threads.
     is_main = threading.current_thread() is threading.main_thread()
     both = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     numbers = [number for number in both if callable(signal.getsignal(number))]

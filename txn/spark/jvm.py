@@ -1,7 +1,7 @@
-"""The JVM behind a session: the one module that reaches into it, for what PySpark has no name for.
+"""The JVM behind a session, for features that PySpark does not offer.
 
-Where there is none (Spark Connect), or another version of a class, whoever asks is told so, and
-does the same with the names that PySpark has.
+Without a JVM (Spark Connect), or with another version of a class, these functions return None, and
+the caller does the same through PySpark.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _loaded: set[str] = set()
 
 
 def jvm_of(session: SparkSession) -> Any | None:
-    """The JVM's classes by their names; None if this session has none."""
+    """The JVM's classes by name; None if this session has no JVM."""
     return if_known(lambda: session._jvm)
 
 
 def if_known(call: Callable[[], T]) -> T | None:
-    """The result; None if a class or a method has no such name here, or takes other arguments."""
+    """Make a call; None if the class or method does not exist here, or takes other arguments."""
     from py4j.protocol import Py4JError
 
     try:
         return call()
-    except (AttributeError, TypeError):  # a class that is not there is a package, and not callable
+    except (AttributeError, TypeError):  # Py4J takes a missing class for a package: not callable
         return None
     except Py4JError as error:
         if type(error) is not Py4JError or "does not exist" not in str(error):
@@ -41,7 +41,7 @@ def if_known(call: Callable[[], T]) -> T | None:
 
 
 def load_quietly(name: str) -> None:
-    """Load a class that writes to the terminal when it is loaded, once, without what it writes."""
+    """Load a class once, and drop what it writes to the terminal while it loads."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()

@@ -6,5 +6,5 @@ __all__ = ["quoted"]
 
 
 def quoted(name: str) -> str:
-    """A column name as Spark takes it literally, dots included."""
+    """Quote a column name, so that Spark takes it literally, dots included."""
     return "`" + name.replace("`", "``") + "`"

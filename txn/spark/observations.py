@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["observed"]
 
-_LOOK_SECS = 0.002
+_POLL_SECS = 0.002
 
 
 def observed(
@@ -40,9 +40,9 @@ def observed(
     while java is None or not java.future().isCompleted():
         if clock() > until:
             raise FailedException(missing)
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     try:
         return dict(observation.get)
     except Py4JJavaError:
-        # Spark 4.2 hands out a null row then.
+        # Spark 4.2 returns a null row if it pruned the node.
         return {}

@@ -1,10 +1,10 @@
-"""PySpark's notes on the line that made an expression: taken for the user's, not for ours.
+"""PySpark's notes on the line that made an expression: on for user code, off for txn's own.
 
-The error of a job names the line of the expression that failed. For that PySpark asks Java some ten
-questions with each function and operator of an expression that is made, where making it takes one
-to three. It has one switch, for the whole process, and reads it once
-(`spark.python.sql.dataFrameDebugging.enabled`). Here it is off while our own code makes
-expressions, thread by thread, and as the user has it in everything else.
+The error of a job names the line of the expression that failed. For that PySpark makes some ten
+calls into Java for each function and operator of an expression, where making it takes one to three.
+It has one switch for the whole process, and reads it once
+(`spark.python.sql.dataFrameDebugging.enabled`). This module turns it off, thread by thread, while
+txn makes its own expressions, and leaves the user's setting everywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _thread = _Thread()
 
 @contextmanager
 def unnoted() -> Iterator[None]:
-    """Expressions that this thread makes inside are not noted."""
+    """Do not note the expressions that this thread makes inside the block."""
     _change_pyspark()
     with _set(True):
         yield
@@ -34,7 +34,7 @@ def unnoted() -> Iterator[None]:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Expressions that this thread makes inside are noted, unless the user has switched it off."""
+    """Note the expressions that this thread makes inside, unless the user has switched it off."""
     with _set(False):
         yield
 
@@ -50,10 +50,10 @@ def _set(value: bool) -> Iterator[None]:
 
 @functools.cache
 def _change_pyspark() -> None:
-    """Let the question whether expressions are noted depend on the thread, too; once."""
+    """Make PySpark's switch depend on the thread, too; once per process."""
     from pyspark.errors import utils
 
-    whether = getattr(utils, "is_debugging_enabled", None)
-    # A PySpark that asks in another way notes everything, which is only slower.
-    if whether is not None:
-        utils.is_debugging_enabled = lambda: not _thread.unnoted and whether()
+    is_enabled = getattr(utils, "is_debugging_enabled", None)
+    # A PySpark without this function notes everything, which is only slower.
+    if is_enabled is not None:
+        utils.is_debugging_enabled = lambda: not _thread.unnoted and is_enabled()

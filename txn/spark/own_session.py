@@ -2,8 +2,8 @@
 
 Spark takes its settings from the session of a DataFrame: some when it analyses an expression, some
 when a job runs. A user's transforms are analysed in the user's session, and its settings hold. The
-job that writes their rows runs in `own_session`: it has all of the user's settings but those for
-writing Parquet. A table's own work (the join of a commit turn, compaction) runs in a
+job that writes their rows runs in `own_session`: it has all of the user's settings except those
+for writing Parquet. A table's own work (the join of a commit turn, compaction) runs in a
 `computing_session`, with Spark's own defaults for every setting that could change a value.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _WRITING = {
-    # INT96, Spark's default, is deprecated. Readers that take it for a number of nanoseconds
+    # INT96, Spark's default, is deprecated. Readers that read it as a number of nanoseconds
     # cannot go beyond the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -57,7 +57,7 @@ _COMPUTING = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
-"""Properties of a user's new tables, such as other names of columns in files: none of ours."""
+"""Properties of a user's new tables, such as column mapping; never for a topology's tables."""
 _FROM_THE_USER = ("spark.sql.session.timeZone", "spark.sql.caseSensitive")
 _CHANGE_VALUES = (
     "spark.sql.ansi.",
@@ -78,7 +78,7 @@ _WATCHED = (
     "spark.sql.session.timeZone",
     "spark.sql.timestampType",
 )
-"""Settings that decide what a transform makes of a row; checked again after each job."""
+"""Settings that change a transform's result for a row; checked again after each job."""
 _RECORDED = (
     *_WATCHED,
     "spark.sql.avro.datetimeRebaseModeInRead",
@@ -91,7 +91,7 @@ _RECORDED = (
     "spark.sql.parquet.int96AsTimestamp",
     "spark.sql.parquet.int96RebaseModeInRead",
 )
-"""The settings above, and those that decide what a source makes of a file."""
+"""The settings above, and those that change how a source reads a file."""
 _HIDDEN = "spark.sql.redaction.options.regex"
 _LEGACY = "spark.sql.legacy."
 _UTC = frozenset(["utc", "etc/utc", "gmt", "etc/gmt", "z", "+00:00", "etc/universal", "zulu"])
@@ -101,37 +101,37 @@ DEFAULT = "default"
 _own: WeakSet[SparkSession] = WeakSet()
 """Every session made here."""
 _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
-"""Session made here -> its recorded settings."""
+"""A session made here -> its recorded settings."""
 _new: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
 """Context -> the settings of a new session."""
 _NO_ROWS = "_txn_no_rows"
-"""Attribute of a session: empty DataFrames, by their columns. They keep the session alive, so only
-the session itself may hold them."""
+"""Attribute of a session: empty DataFrames, by their columns. They keep the session alive, so
+only the session itself may hold them."""
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """The settings that decide what transforms and sources make of a row, with their values.
+    """The settings that change the results of transforms and sources, with their values.
 
     They include legacy flags of Spark that are not at their default. For a session made here, they
     are those of the user's session at that time.
     """
-    return _settings[spark] if spark in _settings else _found(spark, spark.conf.getAll)
+    return _settings[spark] if spark in _settings else _read_settings(spark, spark.conf.getAll)
 
 
-def _found(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]:
-    found = {key: _value(spark, key) for key in _RECORDED}
-    flags = [key for key in everything if key.startswith(_LEGACY) and key not in found]
+def _read_settings(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]:
+    settings = {key: _value(spark, key) for key in _RECORDED}
+    flags = [key for key in everything if key.startswith(_LEGACY) and key not in settings]
     if flags:
         fresh = spark.newSession()
         for key in flags:
             _unset(fresh, key)
             if everything[key] != _value(fresh, key):
-                found[key] = everything[key]
-    return found
+                settings[key] = everything[key]
+    return settings
 
 
 def _value(spark: SparkSession, key: str) -> str:
-    """A setting, or Spark's default for it; `DEFAULT` if Spark does not have the setting."""
+    """A setting's value, or Spark's default; `DEFAULT` if Spark does not have the setting."""
     from pyspark.errors import PySparkException
 
     try:
@@ -141,7 +141,7 @@ def _value(spark: SparkSession, key: str) -> str:
 
 
 def same_setting(one: str, other: str) -> bool:
-    """Return whether two values of a setting mean the same: names of UTC, upper and lower case."""
+    """Return whether two values of a setting mean the same, in any case and any name of UTC."""
     left, right = one.lower(), other.lower()
     return left == right or (left in _UTC and right in _UTC)
 
@@ -151,7 +151,7 @@ class SettingsWatch:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._then = {key: _value(spark, key) for key in _WATCHED}
+        self._at_start = {key: _value(spark, key) for key in _WATCHED}
 
     def check(self) -> None:
         """Compare the settings with those at the start of the run.
@@ -159,11 +159,11 @@ class SettingsWatch:
         Raises:
             TopologyError: naming the setting and both values.
         """
-        for key, then in self._then.items():
-            now = _value(self._spark, key)
-            if not same_setting(then, now):
+        for key, before in self._at_start.items():
+            current = _value(self._spark, key)
+            if not same_setting(before, current):
                 raise TopologyError(
-                    f"{key} was changed from {then} to {now} in the session in which the "
+                    f"{key} was changed from {before} to {current} in the session in which the "
                     "topology runs, so transforms would compute other values for later rows. "
                     "Nothing was stored with it. Set it back and run again; use another session "
                     "for other work (spark.newSession()).",
@@ -172,45 +172,45 @@ class SettingsWatch:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session over the same executors with the user's present settings, but ours for writing.
+    """A session over the same executors with the user's current settings, but txn's for writing.
 
-    A session made here is returned as it is.
+    Returns a session made here unchanged.
     """
     from pyspark.errors import AnalysisException
 
     if spark in _own:
         return spark
     session = spark.newSession()
-    theirs, ours = spark.conf.getAll, _when_new(session)
-    for key in ours:
-        if key not in theirs or key.startswith(_DEFAULTS):
+    user_settings, own_settings = spark.conf.getAll, _initial_settings(session)
+    for key in own_settings:
+        if key not in user_settings or key.startswith(_DEFAULTS):
             _unset(session, key)
-    for key, value in theirs.items():
-        if ours.get(key) != value and not key.startswith(_DEFAULTS):
+    for key, value in user_settings.items():
+        if own_settings.get(key) != value and not key.startswith(_DEFAULTS):
             try:
                 session.conf.set(key, value)
             except AnalysisException:
                 continue  # a setting of the whole context, which this session has too
-    _settings[session] = _found(spark, theirs)
-    return _made(session, _WRITING)
+    _settings[session] = _read_settings(spark, user_settings)
+    return _configured(session, _WRITING)
 
 
 def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A session over the same executors for our own expressions, with `conf` added."""
+    """A session over the same executors for txn's own expressions, with `conf` added."""
     session = spark.newSession()
-    for key in _when_new(session):
+    for key in _initial_settings(session):
         if key.startswith(_CHANGE_VALUES):
             _unset(session, key)
-    theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
-    # How storage is reached, where it was set in the user's session alone.
-    theirs |= {k: v for k, v in spark.conf.getAll.items() if k.startswith("fs.")}
-    return _made(session, {**_COMPUTING, **theirs, **conf})
+    user_settings = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
+    # Access to storage, if it is set only in the user's session.
+    user_settings |= {k: v for k, v in spark.conf.getAll.items() if k.startswith("fs.")}
+    return _configured(session, {**_COMPUTING, **user_settings, **conf})
 
 
-def _when_new(session: SparkSession) -> Mapping[str, str]:
-    """The settings of a session that was made a moment ago: the same for all of a context.
+def _initial_settings(session: SparkSession) -> Mapping[str, str]:
+    """The settings of a session that was just made, read once for all sessions of a context.
 
-    Reading all of them takes four calls into Java for each.
+    Reading them takes four calls into Java for each setting.
     """
     context = session.sparkContext
     if context not in _new:
@@ -225,7 +225,7 @@ def make_active(spark: SparkSession) -> None:
     session, not the DataFrame's. A new thread has the first session of the process, whose
     `spark.sql.timestampType` may differ, and which lacks the user's views. And PySpark notes the
     user's line with each expression, for errors, only in a thread whose session was made active;
-    whether it does so at all is decided once, at the first expression of the process.
+    it decides whether to do so once, at the first expression of the process.
     """
     from pyspark.sql import SparkSession
 
@@ -243,9 +243,9 @@ def _unset(session: SparkSession, key: str) -> None:
         session.conf.unset(key)
 
 
-def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    # Spark shows a writer's options in plans; what it hides does not include the keys of Azure's
-    # accounts, and those with which S3 encrypts (SSE-C).
+def _configured(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    # Spark shows a writer's options in plans; by default it does not hide the keys of Azure's
+    # accounts, nor the encryption keys of S3 (SSE-C).
     hidden = f"{session.conf.get(_HIDDEN)}|(account|encryption)[.]key"
     for key, value in {**conf, _HIDDEN: hidden}.items():
         session.conf.set(key, value)
@@ -254,25 +254,25 @@ def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def to_write(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same rows in a session made here: in `session`, unless they are in one already."""
+    """Move rows to `session`, unless their session was made here."""
     return frame if frame.sparkSession in _own else moved(frame, session)
 
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same rows in another session: jobs over them run there from now on.
+    """Move rows to another session: jobs over the result run there.
 
     A union takes the session of its first side; the optimizer removes that empty side.
     """
     if frame.sparkSession is session:
         return frame
-    kept: dict[str, DataFrame] = vars(session).setdefault(_NO_ROWS, {})
+    empty_frames: dict[str, DataFrame] = vars(session).setdefault(_NO_ROWS, {})
     key = frame.schema.json()
-    if key not in kept:
-        kept[key] = _no_rows(frame, session)
-    return kept[key].unionAll(frame)
+    if key not in empty_frames:
+        empty_frames[key] = _empty_frame(frame, session)
+    return empty_frames[key].unionAll(frame)
 
 
-def _no_rows(frame: DataFrame, session: SparkSession) -> DataFrame:
+def _empty_frame(frame: DataFrame, session: SparkSession) -> DataFrame:
     from pyspark.sql import functions as sf
 
     columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]

@@ -1,8 +1,8 @@
-"""The settings of whoever submits a program, which win over our defaults.
+"""The submitter's settings, which win over txn's defaults.
 
 Under spark-submit Spark's Java runs already and has them all. Otherwise pyspark starts Java with
 PYSPARK_SUBMIT_ARGS, and Java reads `spark-defaults.conf`. That is too late for settings that depend
-on them, such as the place of Delta's jars, so both are read here as Spark reads them.
+on them, such as the place of Delta's jars, so this module reads both in Spark's way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
-"""Name of the variable with the arguments that pyspark gives to spark-submit."""
+"""Name of the variable with the arguments that pyspark passes to spark-submit."""
 
 _CLASS_PATH, _JARS = "spark.driver.extraClassPath", "spark.jars"
 _OPTIONS = {
@@ -75,14 +75,14 @@ def submitted() -> dict[str, str]:
     """The submitter's settings for which a session has a default, or to which it adds.
 
     Raises:
-        SetupError: PYSPARK_SUBMIT_ARGS or the file of properties cannot be read.
+        SetupError: PYSPARK_SUBMIT_ARGS or the properties file cannot be read.
     """
     if is_submitted():
         from pyspark import SparkContext
 
-        # None if nobody has set it, whatever pyspark's annotation promises.
-        found: dict[str, str | None] = {k: SparkContext.getSystemProperty(k) for k in _KEYS}
-        return {key: value for key, value in found.items() if value is not None}
+        # None if it is not set, although pyspark's annotation promises a string.
+        values: dict[str, str | None] = {k: SparkContext.getSystemProperty(k) for k in _KEYS}
+        return {key: value for key, value in values.items() if value is not None}
     arguments = dict[str, str]()
     file, explicit, adds = defaults_file(), False, False
     for option, value in _options(os.environ.get(SUBMIT_ARGS, "")):
@@ -102,12 +102,12 @@ def submitted() -> dict[str, str]:
             "it, or leave it out.",
             number="TXN-212",
         )
-    said = {**properties, **_properties(file), **arguments}
-    return {key: value for key, value in said.items() if key in _KEYS}
+    settings = {**properties, **_properties(file), **arguments}
+    return {key: value for key, value in settings.items() if key in _KEYS}
 
 
 def defaults_file() -> Path:
-    """Where Spark looks for `spark-defaults.conf`; the file need not exist."""
+    """The path at which Spark expects `spark-defaults.conf`; the file need not exist."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder is None:
         home = os.environ.get("SPARK_HOME")
@@ -121,7 +121,7 @@ def defaults_file() -> Path:
 def with_paths(arguments: str, settings: Mapping[str, str]) -> str:
     """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` added last, so they win.
 
-    Without the word `pyspark-shell` at their end Java would end at once: it is added.
+    Ends with `pyspark-shell`, without which Java would exit at once.
     """
     words = _words(arguments)
     own = [word for key, o in _PATHS.items() if key in settings for word in (o, settings[key])]
@@ -164,9 +164,9 @@ def _properties(file: Path) -> dict[str, str]:
             "readable file in UTF-8.",
             number="TXN-212",
         ) from error
-    found = {}
+    properties = {}
     for line in map(str.strip, lines):
         if line and line[0] not in "#!":
             key, value = [*re.split(r"\s*[=:\s]\s*", line, maxsplit=1), ""][:2]
-            found[key] = value.strip()
-    return found
+            properties[key] = value.strip()
+    return properties

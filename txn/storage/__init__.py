@@ -1,1 +1,1 @@
-"""One store: where the files of a table or of a source lie, and how they are read and written."""
+"""Stores: locate, read and write the files of a table or of a source."""

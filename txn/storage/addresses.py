@@ -1,4 +1,4 @@
-"""Places outside of this machine: how users spell them, and how each client wants them spelled.
+"""Places outside of this machine, as users spell them and as each client expects them.
 
 Hadoop, delta-rs and object_store have different names for one storage: `s3a` is Hadoop's name for
 `s3`; `az` and `wasbs` are others for `abfss`. Nothing here asks a network.
@@ -39,7 +39,7 @@ _HOST = re.compile(r"([^.@]+)\.(?:blob|dfs)\.(.+)")
 CLOUD = "core.windows.net"
 """Azure's usual domain."""
 ACCOUNT = ("azure_storage_account_name", "account_name")
-"""Names of the option that has Azure's account."""
+"""Names of the option for Azure's account."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,19 @@ class Address:
 
     @property
     def for_delta(self) -> str:
-        """As delta-rs takes it."""
+        """The URI that delta-rs takes."""
         if self.kind == "azure" and not self.account:
             return self._spelled("az", self.bucket)
         return self._spelled(*self._hadoop(self.account, "s3"))
 
     def for_spark(self, account: str = "") -> str:
-        """As Hadoop's file systems, and so Spark, take it.
+        """The URI that Hadoop's file systems, and so Spark, take.
 
         Args:
             account: Azure's, if the location does not name it.
 
         Raises:
-            TopologyError: nobody names the account.
+            TopologyError: neither names the account.
         """
         if self.kind == "azure" and not (self.account or account):
             raise TopologyError(
@@ -104,16 +104,16 @@ class Address:
 
 
 def address_of(location: str) -> Address:
-    """The place that a URI names.
+    """Parse a URI.
 
     Raises:
-        TopologyError: nobody can open it.
+        TopologyError: no client here can open it.
     """
-    found = _URI.fullmatch(location)
-    assert found is not None, "locations that are no URIs are paths"
-    scheme, authority = found[1].lower(), found[2]
+    match = _URI.fullmatch(location)
+    assert match is not None, "locations that are no URIs are paths"
+    scheme, authority = match[1].lower(), match[2]
     # As delta-rs reads it; object_store has no names with empty parts.
-    folder = posixpath.normpath(f"/{found[3]}").strip("/")
+    folder = posixpath.normpath(f"/{match[3]}").strip("/")
     kind = _KINDS.get(scheme)
     if kind is None:
         raise _unknown(location, scheme)
@@ -138,8 +138,8 @@ def address_of(location: str) -> Address:
 
 
 def _unknown(location: str, scheme: str) -> TopologyError:
-    known = "s3://, gs://, abfss://, az://, wasbs://, hdfs://, viewfs:// or file://"
-    way = f"Use a local path, or a URI that begins with {known}."
+    schemes = "s3://, gs://, abfss://, az://, wasbs://, hdfs://, viewfs:// or file://"
+    way = f"Use a local path, or a URI that begins with {schemes}."
     if scheme == "dbfs":
         way = (
             "Databricks mounts it: write /dbfs/FOLDER, if every executor has that path too, or "
@@ -152,9 +152,9 @@ def _unknown(location: str, scheme: str) -> TopologyError:
 
 
 def option(options: Mapping[str, str], *names: str) -> str | None:
-    """The first of these options that is given, in upper or lower case; None: none of them."""
-    known = {name.lower(): value for name, value in options.items()}
-    return next((known[name] for name in names if name in known), None)
+    """The first of these options that is set, in upper or lower case; None if none is."""
+    values = {name.lower(): value for name, value in options.items()}
+    return next((values[name] for name in names if name in values), None)
 
 
 def account_in(options: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""How stores over a network are asked: several things at a time, and for what may not be there."""
+"""Requests to stores over a network: several at a time, and for files that may not exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THREADS = 16
 
 
 def if_there(ask: Callable[[], T]) -> T | None:
-    """The answer; None if the file does not exist."""
+    """Make a request; None if the file does not exist."""
     try:
         return ask()
     except FileNotFoundError as error:
@@ -29,7 +29,7 @@ def if_there(ask: Callable[[], T]) -> T | None:
 
 
 def in_parallel(ask: Callable[[K], T], about: Sequence[K]) -> list[T]:
-    """The answer about each, in their order."""
+    """Make one request per argument, several at a time; results in the arguments' order."""
     if len(about) < 2:
         return [ask(one) for one in about]
     with threads(len(about), "txn-store") as pool:
@@ -37,10 +37,10 @@ def in_parallel(ask: Callable[[K], T], about: Sequence[K]) -> list[T]:
 
 
 def threads(most: int, name: str) -> ThreadPoolExecutor:
-    """Threads for one call; what they log has the same ids as what this thread logs.
+    """Threads for one call; their log lines carry the same ids as this thread's.
 
     Args:
-        most: so many at most, but no more than requests are made at a time.
+        most: the most threads; never more than `_THREADS`.
     """
     return ThreadPoolExecutor(
         min(_THREADS, most), name, initializer=_enter, initargs=(copy_context(),)
@@ -48,6 +48,6 @@ def threads(most: int, name: str) -> ThreadPoolExecutor:
 
 
 def _enter(context: Context) -> None:
-    """Take over the variables of another thread."""
+    """Copy the context variables of another thread."""
     for variable, value in context.items():
         variable.set(value)

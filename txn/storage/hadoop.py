@@ -1,13 +1,13 @@
 """`storage_options` as Hadoop's settings, by which Spark reads and writes at a location.
 
 They are options of one reader or writer, and Hadoop's names have the bucket or the account in them
-where Hadoop knows such names: tables with different options do not meet. Hadoop keeps one client
-per bucket and process, though, made with the settings of whoever came first.
+where Hadoop has such names: tables with different options do not collide. Hadoop keeps one client
+per bucket and process, though, made with the settings of its first user.
 
-Credentials that are not in `storage_options` are none of this module's business: executors find
-their own, as Hadoop does by itself (environment, instance or container role), or as Spark's
-settings say. Endpoint and region are taken from this process's environment, too, because delta-rs
-takes them from there, and both have to reach one place.
+This module leaves credentials outside of `storage_options` alone: executors find their own, as
+Hadoop does by itself (environment, instance or container role), or by Spark's settings. It also
+takes endpoint and region from this process's environment, because delta-rs does, and both have to
+reach the same storage.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
 
     Args:
         address: None: a local path.
-        options: `storage_options`. What Hadoop has no setting for is left out.
+        options: `storage_options`. Options without a setting in Hadoop are left out.
     """
     match address.kind if address else None:
         case "s3":
             assert address is not None
-            found = _s3(options)
-            return {f"fs.s3a.bucket.{address.bucket}.{name}": v for name, v in found.items()}
+            settings = _s3(options)
+            return {f"fs.s3a.bucket.{address.bucket}.{name}": v for name, v in settings.items()}
         case "azure":
             assert address is not None
             return _azure(address.host(address.account or account_in(options)), options)
@@ -57,51 +57,51 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
 
 def _s3(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of S3A, without `fs.s3a.bucket.<bucket>.`."""
-    # A file that is written has a name of its own, so nobody need look first whether it is there.
-    found = {"performance.flags": "create"}
+    # Every written file has a unique name, so S3A need not check first that it does not exist.
+    settings = {"performance.flags": "create"}
     if endpoint := _endpoint(options):
-        virtual = _given(options, "virtual_hosted_style_request") or ""
-        found["endpoint"] = endpoint
-        found["path.style.access"] = str(not _is_true(virtual)).lower()
-    region = _given(options, "region", "default_region") or os.environ.get(
+        virtual = _s3_option(options, "virtual_hosted_style_request") or ""
+        settings["endpoint"] = endpoint
+        settings["path.style.access"] = str(not _is_true(virtual)).lower()
+    region = _s3_option(options, "region", "default_region") or os.environ.get(
         "AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")
     )
     if region or endpoint:
-        # Without one, Hadoop asks S3 itself for the region, which another server does not know.
-        found["endpoint.region"] = region or "us-east-1"
-    if _is_true(_given(options, "skip_signature") or ""):
-        found["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
-    elif key := _given(options, "access_key_id"):
-        found["access.key"] = key
-        found["secret.key"] = _given(options, "secret_access_key") or ""
+        # Without one, Hadoop asks S3 itself for the region, and other servers have no answer.
+        settings["endpoint.region"] = region or "us-east-1"
+    if _is_true(_s3_option(options, "skip_signature") or ""):
+        settings["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
+    elif key := _s3_option(options, "access_key_id"):
+        settings["access.key"] = key
+        settings["secret.key"] = _s3_option(options, "secret_access_key") or ""
         kind = "Simple"
-        if token := _given(options, "session_token", "token"):
-            found["session.token"] = token
+        if token := _s3_option(options, "session_token", "token"):
+            settings["session.token"] = token
             kind = "Temporary"
         # In place of the usual chain: it would try other credentials first.
-        found["aws.credentials.provider"] = f"{_S3A}.{kind}AWSCredentialsProvider"
-    if encryption := _given(options, "server_side_encryption"):
-        found["encryption.algorithm"] = _ENCRYPTION.get(encryption, encryption)
-        if key := _given(options, "sse_kms_key_id", "sse_customer_key_base64"):
-            found["encryption.key"] = key
-    if _is_true(_given(options, "request_payer") or ""):
-        found["requester.pays.enabled"] = "true"
-    return found
+        settings["aws.credentials.provider"] = f"{_S3A}.{kind}AWSCredentialsProvider"
+    if encryption := _s3_option(options, "server_side_encryption"):
+        settings["encryption.algorithm"] = _ENCRYPTION.get(encryption, encryption)
+        if key := _s3_option(options, "sse_kms_key_id", "sse_customer_key_base64"):
+            settings["encryption.key"] = key
+    if _is_true(_s3_option(options, "request_payer") or ""):
+        settings["requester.pays.enabled"] = "true"
+    return settings
 
 
 def _endpoint(options: Mapping[str, str]) -> str | None:
-    """As object_store chooses it: what is said for S3 alone comes first, wherever it is said."""
+    """The endpoint, as object_store chooses it: options and variables for S3 alone come first."""
     return (
         option(options, "aws_endpoint_url_s3")
         or os.environ.get("AWS_ENDPOINT_URL_S3")
-        or _given(options, "endpoint_url", "endpoint")
+        or _s3_option(options, "endpoint_url", "endpoint")
         or os.environ.get("AWS_ENDPOINT_URL")
         or os.environ.get("AWS_ENDPOINT")
     )
 
 
-def _given(options: Mapping[str, str], *names: str) -> str | None:
-    """An option of S3's, with `aws_` before its name or without."""
+def _s3_option(options: Mapping[str, str], *names: str) -> str | None:
+    """An option for S3, with or without `aws_` before its name."""
     return option(options, *(f"aws_{name}" for name in names), *names)
 
 

@@ -1,4 +1,4 @@
-"""HDFS, through hdfs-native (the client that delta-rs has inside), without Java.
+"""HDFS, through hdfs-native (the client inside delta-rs), without Java.
 
 Name services, `viewfs` mounts and Kerberos are read from Hadoop's own configuration files
 (`HADOOP_CONF_DIR`). `storage_options` may add settings by Hadoop's names (`dfs.client.…`).
@@ -26,7 +26,7 @@ _SHORT = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.max.millis": "500",
 }
-"""The client itself asks again for three minutes: `txn.storage.retrying` does so, visibly."""
+"""By default the client retries for three minutes; `txn.storage.retrying` does so visibly."""
 
 
 class HdfsStore(Store):
@@ -77,24 +77,24 @@ class HdfsStore(Store):
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return in_parallel(self._look, paths)
+        return in_parallel(self._file_entry, paths)
 
-    def _look(self, path: str) -> Entry | None:
-        found = if_there(lambda: self._client.get_file_info(self._place(path)))
-        return None if found is None or found.isdir else self._entry(found)
+    def _file_entry(self, path: str) -> Entry | None:
+        status = if_there(lambda: self._client.get_file_info(self._place(path)))
+        return None if status is None or status.isdir else self._entry(status)
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
-        """See `Store`; everything is listed before the first file is given."""
-        found = [self._entry(one) for one in self._listed(folder, recursive=True) if not one.isdir]
-        found.sort(key=lambda entry: entry.path.encode())
+        """See `Store`; lists everything before it yields the first file."""
+        entries = [self._entry(one) for one in self._list(folder, recursive=True) if not one.isdir]
+        entries.sort(key=lambda entry: entry.path.encode())
         start = after.encode()
-        return iter([entry for entry in found if not after or entry.path.encode() > start])
+        return iter([entry for entry in entries if not after or entry.path.encode() > start])
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
-        found = sorted(self._listed(folder, recursive=False), key=lambda one: one.path)
-        folders = [self._relative(one) for one in found if one.isdir]
-        return folders, [self._entry(one) for one in found if not one.isdir]
+        listed = sorted(self._list(folder, recursive=False), key=lambda status: status.path)
+        folders = [self._relative_path(status) for status in listed if status.isdir]
+        return folders, [self._entry(status) for status in listed if not status.isdir]
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Store`: the name node renames a whole file to a name that is free, or refuses."""
@@ -117,44 +117,45 @@ class HdfsStore(Store):
             self._client.delete(temporary)
             return False
         except BaseException:
-            with contextlib.suppress(Exception):  # what failed first is what is raised
+            with contextlib.suppress(Exception):  # raise the first error
                 self._client.delete(temporary)
             raise
         return True
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Store`; there is one request a file."""
+        """See `Store`; one request per file."""
         in_parallel(lambda path: self._client.delete(self._place(path)), [*paths])
 
     def delete_folder(self, folder: str) -> None:
         """See `Store`."""
         self._client.delete(self._place(folder), recursive=True)
 
-    def _listed(self, folder: str, *, recursive: bool) -> list[FileStatus]:
+    def _list(self, folder: str, *, recursive: bool) -> list[FileStatus]:
         place = self._place(folder)
-        found = if_there(lambda: [*self._client.list_status(place, recursive)])
-        # Of a file, it lists the file.
-        return [one for one in found or () if one.path != place]
+        listed = if_there(lambda: [*self._client.list_status(place, recursive)])
+        # For the path of a file, the client lists the file itself.
+        return [status for status in listed or () if status.path != place]
 
     def _place(self, path: str) -> str:
         return (self._below + path).rstrip("/") or "/"
 
-    def _relative(self, found: FileStatus) -> str:
-        return found.path[len(self._below) :]
+    def _relative_path(self, status: FileStatus) -> str:
+        return status.path[len(self._below) :]
 
-    def _entry(self, found: FileStatus) -> Entry:
-        return Entry(self._relative(found), found.length, None, found.modification_time * 1_000_000)
+    def _entry(self, status: FileStatus) -> Entry:
+        modified_ns = status.modification_time * 1_000_000
+        return Entry(self._relative_path(status), status.length, None, modified_ns)
 
     @property
     def _client(self) -> Client:
         with self._lock:
             if self._made is None:
-                self._made = _opened(self._address, self._options)
+                self._made = _make_client(self._address, self._options)
             return self._made
 
 
-def _opened(address: Address, options: Mapping[str, str]) -> Client:
-    """A client. Nothing is asked over the network.
+def _make_client(address: Address, options: Mapping[str, str]) -> Client:
+    """Make a client. Sends nothing over the network.
 
     Raises:
         TopologyError: hdfs-native is not installed, or does not know the name service.

@@ -1,4 +1,4 @@
-"""A folder of this machine: `os` alone, without a library between."""
+"""A folder of this machine, through `os` alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from txn.storage.store import Entry, Store, TooLargeError
 
 __all__ = ["LocalStore"]
 
-_LOOKS = 10
-"""How often a folder is listed while its subfolders vanish."""
+
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What a file system without hard links answers (FAT, many network and FUSE mounts)."""
+"""Error numbers of a file system without hard links (FAT, many network and FUSE mounts)."""
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _RENAME_EXCL = 4
 
@@ -40,7 +39,7 @@ class LocalStore(Store):
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
         """See `Store`."""
-        with _opened(self._place(path)) as file:
+        with _open_to_read(self._place(path)) as file:
             if file is None:
                 return None
             size = os.fstat(file).st_size
@@ -50,12 +49,12 @@ class LocalStore(Store):
 
     def beginning(self, path: str, length: int) -> bytes | None:
         """See `Store`."""
-        with _opened(self._place(path)) as file:
+        with _open_to_read(self._place(path)) as file:
             return None if file is None else _read(file, length, 0)
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
-        with _opened(self._place(path)) as file:
+        with _open_to_read(self._place(path)) as file:
             if file is None:
                 return None
             start = max(0, os.fstat(file).st_size - length)
@@ -63,13 +62,13 @@ class LocalStore(Store):
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return [*map(self._look, paths)]
+        return [*map(self._file_entry, paths)]
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
-        """See `Store`; everything is listed before the first file is given."""
-        found = sorted(self._files(folder), key=lambda entry: os.fsencode(entry.path))
+        """See `Store`; lists everything before it yields the first file."""
+        entries = sorted(self._files(folder), key=lambda entry: os.fsencode(entry.path))
         start = os.fsencode(after)
-        return iter([entry for entry in found if not after or os.fsencode(entry.path) > start])
+        return iter([entry for entry in entries if not after or os.fsencode(entry.path) > start])
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
@@ -77,11 +76,11 @@ class LocalStore(Store):
         return sorted(folders), sorted(entries, key=lambda entry: entry.path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """See `Store`. As durable as a commit of delta-rs on a disk: once the system writes it."""
+        """See `Store`. As durable as a commit of delta-rs on a disk: not synced."""
         place = self._place(path)
-        with _unfinished(place, data, durable=False) as temporary:
+        with _temporary_file(place, data, durable=False) as temporary:
             try:
-                _claim(temporary, place)
+                _name_if_free(temporary, place)
             except FileExistsError:
                 return False
         return True
@@ -89,10 +88,10 @@ class LocalStore(Store):
     def put(self, path: str, data: bytes) -> None:
         """See `Store`. The file outlasts a power cut."""
         place = self._place(path)
-        with _unfinished(place, data, durable=True) as temporary:
+        with _temporary_file(place, data, durable=True) as temporary:
             os.replace(temporary, place)
         folder = os.path.dirname(place)
-        # The names have to last as well: of the file, and of its folder.
+        # The names of the file and of its folder have to last as well.
         _sync_folder(folder)
         _sync_folder(os.path.dirname(folder))
 
@@ -103,7 +102,7 @@ class LocalStore(Store):
                 os.unlink(self._place(path))
 
     def delete_folder(self, folder: str) -> None:
-        """See `Store`; a link to a folder goes, and what it leads to stays."""
+        """See `Store`; deletes a link to a folder, not its target."""
         place = self._place(folder)
         try:
             if stat.S_ISDIR(os.lstat(place).st_mode):
@@ -111,36 +110,36 @@ class LocalStore(Store):
             else:
                 os.unlink(place)
         except FileNotFoundError:
-            # Gone, or somebody else deletes it at this moment, too: the rest is theirs.
+            # Gone, or another process is deleting it at the same time.
             if os.path.isdir(place):
                 shutil.rmtree(place, ignore_errors=True)
 
     def _place(self, path: str) -> str:
         return self._below + path if path else self.root
 
-    def _look(self, path: str) -> Entry | None:
+    def _file_entry(self, path: str) -> Entry | None:
         try:
-            found = os.stat(self._below + path)
+            status = os.stat(self._below + path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _entry(path, found) if stat.S_ISREG(found.st_mode) else None
+        return _entry(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def _files(self, folder: str) -> list[Entry]:
-        found: list[Entry] = []
+        files: list[Entry] = []
         left = [folder]
         while left:
             folders, entries = self._scan(left.pop())
-            found += entries
+            files += entries
             left += folders
-        return found
+        return files
 
     def _scan(self, folder: str) -> tuple[list[str], list[Entry]]:
         before = f"{folder}/" if folder else ""
         folders: list[str] = []
         entries: list[Entry] = []
         try:
-            with os.scandir(self._place(folder)) as found:
-                for one in found:
+            with os.scandir(self._place(folder)) as listing:
+                for one in listing:
                     with contextlib.suppress(FileNotFoundError):  # gone, or a link to nothing
                         if one.is_dir():
                             folders.append(before + one.name)
@@ -152,8 +151,8 @@ class LocalStore(Store):
 
 
 @contextlib.contextmanager
-def _opened(place: str) -> Iterator[int | None]:
-    """The descriptor of a file to read; None if it does not exist."""
+def _open_to_read(place: str) -> Iterator[int | None]:
+    """Open a file and yield its descriptor; None if it does not exist."""
     try:
         file = os.open(place, os.O_RDONLY)
     except FileNotFoundError:
@@ -166,20 +165,20 @@ def _opened(place: str) -> Iterator[int | None]:
 
 
 def _read(file: int, length: int, start: int) -> bytes:
-    """So many bytes from there on; fewer if the file ends before."""
-    found = os.pread(file, length, start)
-    while len(found) < length and (more := os.pread(file, length - len(found), start + len(found))):
-        found += more
-    return found
+    """Read `length` bytes from `start`; fewer if the file ends before."""
+    data = os.pread(file, length, start)
+    while len(data) < length and (more := os.pread(file, length - len(data), start + len(data))):
+        data += more
+    return data
 
 
-def _entry(path: str, found: os.stat_result) -> Entry:
-    return Entry(path, found.st_size, None, found.st_mtime_ns)
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_size, None, status.st_mtime_ns)
 
 
 @contextlib.contextmanager
-def _unfinished(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
-    """A hidden file beside `place` with the data; it does not outlast the block."""
+def _temporary_file(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
+    """Write a hidden file beside `place`; it is deleted when the block ends."""
     folder, name = os.path.split(place)
     temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
     try:
@@ -200,8 +199,8 @@ def _unfinished(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
             os.unlink(temporary)
 
 
-def _claim(temporary: str, place: str) -> None:
-    """Give a file its name; FileExistsError if something has it."""
+def _name_if_free(temporary: str, place: str) -> None:
+    """Give a file its final name; FileExistsError if the name is taken."""
     try:
         os.link(temporary, place)
     except FileExistsError:
@@ -213,10 +212,10 @@ def _claim(temporary: str, place: str) -> None:
 
 
 def _rename_if_absent(temporary: str, place: str) -> None:
-    """Rename by the system call that refuses an existing name; Python has no word for it.
+    """Rename by the system call that refuses an existing name, which Python does not offer.
 
     Raises:
-        FileExistsError: something has the name.
+        FileExistsError: the name is taken.
         OSError: this file system has neither hard links nor such a rename: no table can be
             written there safely.
     """
@@ -244,7 +243,7 @@ def _sync_folder(folder: str) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # such a mount syncs no folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # this mount cannot sync folders
             raise
     finally:
         os.close(handle)

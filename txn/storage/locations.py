@@ -1,7 +1,7 @@
-"""The location of a table: how users spell it, and one identity for all spellings.
+"""The location of a table, as users spell it, and one identity for all spellings.
 
 A location is a local path, a `file:` URI, or a URI of another scheme. Nothing here asks a network:
-two names that only their storage can tell to be one are found by the id of the table itself.
+where only the storage knows that two names are one table, the table's own id shows it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _DEFAULT_PORTS = {"hdfs": ":8020"}
 
 
 def local_path(location: str) -> str | None:
-    """The absolute path of a local location, links left as they are; None for any other.
+    """The absolute path of a local location, links not resolved; None for any other location.
 
     Raises:
         TopologyError: it names another machine's files, or a scheme without a second slash.
     """
     if _is_file_uri(location):
-        found = _FILE.fullmatch(location)
-        if found is None or (found[1] or "localhost").lower() != "localhost":
+        match = _FILE.fullmatch(location)
+        if match is None or (match[1] or "localhost").lower() != "localhost":
             raise TopologyError(
                 f"'{location}' does not name a file of this machine. Write file:///folder/table, "
                 "or the path alone.",
                 number="TXN-121",
             )
-        return str(Path(found[2]).absolute())
+        return str(Path(match[2]).absolute())
     if _URI.match(location):
         return None
     if one := _ONE_SLASH.match(location):
@@ -57,12 +57,12 @@ def local_path(location: str) -> str | None:
 
 
 def is_local(location: str) -> bool:
-    """Return whether it is a path of this machine; raises as `local_path`."""
+    """Return whether a location is a path of this machine; raises like `local_path`."""
     return local_path(location) is not None
 
 
 def normal(location: str) -> str:
-    """As the libraries take it: an absolute path, or the URI with its scheme in lower case.
+    """The form that libraries take: an absolute path, or the URI with its scheme in lower case.
 
     Raises:
         TopologyError: as `local_path`.
@@ -75,7 +75,7 @@ def normal(location: str) -> str:
 
 
 def is_on_s3(location: str) -> bool:
-    """Whether a place is in S3, or in what speaks like it."""
+    """Return whether a location is in S3 or a store with S3's interface."""
     return identity(location).startswith("s3:")
 
 
@@ -84,21 +84,21 @@ def identity(location: str) -> str:
     try:
         path = local_path(location)
     except TopologyError:
-        return location  # refused by whoever opens it
+        return location  # opening it raises the error
     if path is not None:
         try:
             return os.path.realpath(path)
         except (OSError, ValueError):  # no file can have this name
             return os.path.normpath(path)
-    found = _URI.match(location)
-    assert found is not None
-    scheme, host = found[1].lower(), found[2].lower()
+    match = _URI.match(location)
+    assert match is not None
+    scheme, host = match[1].lower(), match[2].lower()
     host = host.removesuffix(_DEFAULT_PORTS.get(scheme, " "))
     scheme = _SAME.get(scheme, scheme)
     if scheme == "abfs":
         host = host.replace(".blob.", ".dfs.", 1)
     # Normalised twice: POSIX keeps two slashes at the beginning.
-    folder = posixpath.normpath("/" + found[3].lstrip("/"))
+    folder = posixpath.normpath("/" + match[3].lstrip("/"))
     return f"{scheme}://{host}{folder.rstrip('/')}"
 
 
@@ -111,5 +111,5 @@ def parent(location: str) -> str:
 
 
 def _is_file_uri(location: str) -> bool:
-    # Not a folder whose name only begins like it ("file:x" is refused with the rest).
+    # A folder named "file:x" counts as a URI too; `local_path` refuses it.
     return location[:5].lower() == "file:"

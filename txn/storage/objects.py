@@ -1,12 +1,12 @@
 """Object stores: S3, Google Cloud Storage and Azure, through object_store, as delta-rs.
 
 `storage_options` have object_store's names, in upper or lower case, and are the same for delta-rs.
-What they leave out comes from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), and credentials
-that are not there either from the platform: a web identity, a container or an instance role. A
-profile of AWS's configuration files is read by botocore, if that is installed.
+Missing options come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), and credentials that
+are not there either from the platform: a web identity, a container or an instance role. botocore,
+if it is installed, reads a profile of AWS's configuration files.
 
-The client repeats no request (`max_retries` is for delta-rs alone): what may be repeated is
-repeated by `txn.storage.retrying`, and a conditional PUT by who can tell whether it has landed.
+The client never retries (`max_retries` is for delta-rs alone): `txn.storage.retrying` retries what
+may be repeated; the writer of a conditional PUT, which can check whether it has landed, retries it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WITH_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?//[^/]*@")
 _ENVIRONMENT = {"s3": "AWS", "gs": "GOOGLE", "azure": "AZURE"}
 _PAGE = 1000
-"""Objects in one answer of a listing and in one bulk deletion, as S3 has it."""
-_OF_DELTA = re.compile(
+"""Objects in one page of a listing and in one bulk deletion: the limit of S3."""
+_DELTA_ONLY = re.compile(
     r"max_retries|retry_timeout|backoff_config\..*|max_concurrency"
     r"|(aws_)?s3_(locking_provider|allow_unsafe_rename|pool_idle_timeout_seconds"
     r"|sts_pool_idle_timeout_seconds|get_internal_server_error_retries|assume_role_arn"
@@ -47,7 +47,7 @@ _OF_DELTA = re.compile(
     r"|(aws_)?dynamo_.*|delta_dynamo_.*|aws_(access_key_id|secret_access_key|session_token|region"
     r"|endpoint_url)_dynamodb|allow_unsafe_rename"
 )
-"""Options that delta-rs has and object_store has not."""
+"""Options of delta-rs that object_store does not have."""
 
 
 class ObjectStore(Store):
@@ -68,10 +68,10 @@ class ObjectStore(Store):
         """See `Store`."""
 
         def whole() -> bytes:
-            found = self._client.get(path)
-            if limit is not None and (size := found.meta["size"]) > limit:
+            response = self._client.get(path)
+            if limit is not None and (size := response.meta["size"]) > limit:
                 raise TooLargeError(f"'{path}' has {size:,} bytes")
-            return bytes(found.bytes())
+            return bytes(response.bytes())
 
         return if_there(whole)
 
@@ -105,29 +105,29 @@ class ObjectStore(Store):
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return in_parallel(self._look, paths)
+        return in_parallel(self._file_entry, paths)
 
-    def _look(self, path: str) -> Entry | None:
-        # obstore 0.11, the last one for Python 3.10, answers with the path in the bucket.
+    def _file_entry(self, path: str) -> Entry | None:
+        # obstore 0.11, the last one for Python 3.10, returns the path in the bucket.
         return if_there(lambda: _entry(self._client.head(path))._replace(path=path))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`."""
-        with self._nameable():
+        with self._refusing_odd_keys():
             pages = self._client.list(folder or None, offset=after or None, chunk_size=_PAGE)
-            found = (_entry(one) for page in pages for one in page)
-            yield from _without_markers(found, folder)
+            entries = (_entry(one) for page in pages for one in page)
+            yield from _without_markers(entries, folder)
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
-        with self._nameable():
-            found = self._client.list_with_delimiter(folder or None)
-        entries = _without_markers((_entry(one) for one in found["objects"]), folder)
-        return sorted(found["common_prefixes"]), [*entries]
+        with self._refusing_odd_keys():
+            listing = self._client.list_with_delimiter(folder or None)
+        entries = _without_markers((_entry(one) for one in listing["objects"]), folder)
+        return sorted(listing["common_prefixes"]), [*entries]
 
     @contextlib.contextmanager
-    def _nameable(self) -> Iterator[None]:
-        """Object_store gives up a listing at the first key that is no path: `a//b`, `a/./b`."""
+    def _refusing_odd_keys(self) -> Iterator[None]:
+        """Refuse a listing that object_store gives up at a key that is no path: `a//b`."""
         from obstore.exceptions import InvalidPathError
 
         try:
@@ -147,8 +147,8 @@ class ObjectStore(Store):
             self._client.put(path, data, mode="create", use_multipart=False)
         except AlreadyExistsError as error:
             if self._address.kind == "s3" and "409 Conflict" in str(error):
-                # S3 did not carry the request out because of another one at the same moment;
-                # whether anything is there now, it does not say.
+                # S3 dropped the request because of another one at the same moment; it does not
+                # report whether the file exists now.
                 raise OSError(
                     errno.EAGAIN, "S3 refused a conditional write that crossed another one (409)"
                 ) from error
@@ -168,33 +168,33 @@ class ObjectStore(Store):
             except FileNotFoundError as error:
                 if names_no_bucket(error):
                     raise
-                # Google and Azure stop at the first one that is gone already.
+                # Google and Azure stop at the first file that is already gone.
                 in_parallel(lambda path: if_there(lambda: self._client.delete(path)), some)
 
     @property
     def _client(self) -> S3Store | GCSStore | AzureStore:
         with self._lock:
             if self._made is None:
-                self._made = _opened(self._address, self._options)
+                self._made = _make_client(self._address, self._options)
             return self._made
 
 
-def _entry(found: ObjectMeta) -> Entry:
-    since = found["last_modified"] - _EPOCH
+def _entry(meta: ObjectMeta) -> Entry:
+    since = meta["last_modified"] - _EPOCH
     modified_ns = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-    # Not the id of a version: only a look has it, and a listing does not. Azure has quotes in one
-    # of the two.
-    version = (found["e_tag"] or "").strip('"') or None
-    return Entry(found["path"], found["size"], version, modified_ns)
+    # Not the id of a version: a HEAD returns one, a listing does not. Azure quotes the ETag in
+    # one of the two.
+    version = (meta["e_tag"] or "").strip('"') or None
+    return Entry(meta["path"], meta["size"], version, modified_ns)
 
 
-def _without_markers(found: Iterator[Entry], folder: str) -> Iterator[Entry]:
+def _without_markers(entries: Iterator[Entry], folder: str) -> Iterator[Entry]:
     """Leave out the empty objects `folder/` by which Hadoop and consoles show a folder.
 
-    object_store gives their names without the slash; what is below them comes next.
+    object_store drops the slash of their names, and lists the files below right after them.
     """
     before: Entry | None = None
-    for entry in found:
+    for entry in entries:
         if before and not (before.size == 0 and entry.path.startswith(f"{before.path}/")):
             yield before
         before = None if entry.path == folder else entry
@@ -202,11 +202,11 @@ def _without_markers(found: Iterator[Entry], folder: str) -> Iterator[Entry]:
         yield before
 
 
-def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
-    """A client that repeats nothing. Nothing is asked over the network.
+def _make_client(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
+    """Make a client that never retries. Sends nothing over the network.
 
     Raises:
-        TopologyError: an option is unknown or makes no sense.
+        TopologyError: an option is unknown or invalid.
     """
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -215,7 +215,7 @@ def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore 
     config: dict[str, Any] = {
         name: value
         for name, value in ((name.lower(), value) for name, value in options.items())
-        if not _OF_DELTA.fullmatch(name)
+        if not _DELTA_ONLY.fullmatch(name)
     }
     common: dict[str, Any] = {"prefix": address.folder or None, "retry_config": {"max_retries": 0}}
     try:
@@ -232,16 +232,16 @@ def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore 
                 own = cast("AzureConfig", _azure(address, config))
                 return AzureStore(address.bucket, config=own, **common)
     except (BaseError, ValueError) as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise TopologyError(
-            f"Folder '{address.for_delta}' cannot be opened: {said} Correct storage_options: "
+            f"Folder '{address.for_delta}' cannot be opened: {reason} Correct storage_options: "
             "their names are object_store's, such as aws_endpoint_url.",
             number="TXN-121",
         ) from None  # its text may quote a value
 
 
 def _refuse_credentials(address: Address, options: Mapping[str, str]) -> None:
-    """Every error of a client shows the URL that it asked; it does not show that of a proxy."""
+    """Refuse credentials in a URL: a client's errors show it, but not the URL of a proxy."""
     endpoint = re.compile(f"{_ENVIRONMENT[address.kind]}_.*(ENDPOINT|BASE_URL).*")
     around = {name: value for name, value in os.environ.items() if endpoint.fullmatch(name)}
     for name, value in {**around, **options}.items():
@@ -255,7 +255,7 @@ def _refuse_credentials(address: Address, options: Mapping[str, str]) -> None:
 
 
 def _azure(address: Address, config: dict[str, Any]) -> dict[str, Any]:
-    """The options, and what the location says: the account, and a cloud other than the usual."""
+    """Add the account and the cloud to the options, if the location names them."""
     own: dict[str, Any] = {}
     if address.account and option(config, *ACCOUNT) is None:
         own["azure_storage_account_name"] = address.account

@@ -1,4 +1,4 @@
-"""A location and its `storage_options` become a store. Nothing is asked over the network."""
+"""Open a location with its `storage_options`. Sends nothing over the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["open_store"]
 def open_store(
     location: str, options: Mapping[str, str] | None = None
 ) -> tuple[Store, Address | None]:
-    """The files below a location, and the place that it names; None: a local path.
+    """Open the store of a location; with it the location's address, None for a local path.
 
     Args:
         location: a local path, a `file:` URI, or a URI of `s3`, `s3a`, `s3n`, `gs`, `gcs`, `abfs`,
@@ -26,7 +26,7 @@ def open_store(
         options: `storage_options`.
 
     Raises:
-        TopologyError: nobody can open it.
+        TopologyError: no store here can open it.
     """
     path = local_path(location)
     if path is not None:

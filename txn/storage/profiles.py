@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "profile_for"]
 
 _RENEWED = timedelta(minutes=5)
-"""How long credentials are used before botocore is asked again; it renews those that expire."""
+"""Lifetime reported to object_store; botocore then renews credentials that expire."""
 _KEYS = ("aws_access_key_id", "access_key_id")
 _UNSIGNED = ("aws_skip_signature", "skip_signature")
 _OTHER_SOURCES = (
@@ -29,13 +29,13 @@ _OTHER_SOURCES = (
 
 
 def profile_for(options: Mapping[str, str]) -> Profile | None:
-    """The profile that AWS's own order comes to; None if credentials come from elsewhere.
+    """The profile that AWS's own order selects; None if credentials come from elsewhere.
 
     Elsewhere: `storage_options`, keys in the environment, a web identity, a container's role; and,
     without AWS_PROFILE and a file of credentials, the role of the instance.
 
     Raises:
-        TopologyError: there is a profile, and botocore is not installed or cannot read it.
+        TopologyError: a profile applies, but botocore is not installed or cannot read it.
     """
     if option(options, *_KEYS) or (option(options, *_UNSIGNED) or "").lower() in ("true", "1"):
         return None
@@ -56,19 +56,19 @@ def profile_for(options: Mapping[str, str]) -> Profile | None:
 
 
 def _file() -> Path:
-    given = os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    return Path(given or "~/.aws/credentials").expanduser()
+    path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    return Path(path or "~/.aws/credentials").expanduser()
 
 
 class Profile:
-    """Gives object_store the credentials of a profile, however it comes by them (keys, SSO, roles).
+    """Provides object_store with the credentials of a profile (keys, SSO, roles).
 
     Args:
         name: None: the default profile.
 
     Raises:
         ImportError: botocore is not installed.
-        TopologyError: there is no such profile, or it has no credentials.
+        TopologyError: the profile does not exist, or has no credentials.
     """
 
     def __init__(self, name: str | None) -> None:
@@ -87,12 +87,12 @@ class Profile:
             raise self._refused("it has no credentials")
 
     def __call__(self) -> S3Credential:
-        """The credentials now."""
-        found = self._credentials.get_frozen_credentials()
+        """The current credentials."""
+        credentials = self._credentials.get_frozen_credentials()
         return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
+            "access_key_id": credentials.access_key,
+            "secret_access_key": credentials.secret_key,
+            "token": credentials.token,
             "expires_at": datetime.now(timezone.utc) + _RENEWED,
         }
 

@@ -1,9 +1,9 @@
-"""Storage that fails for a moment: asked again with back-off, until a deadline.
+"""Retry storage that fails for a moment, with back-off, until a deadline.
 
-For calls that may be repeated: reading, listing, deleting, replacing. Not for a conditional write
-alone: what stands in its place must be read and compared each time (`committers.publishing.log`). A
-fault that outlasts the deadline makes the batch wait, uncounted and visibly, as if its source were
-away. A fault that waiting cannot cure raises at once.
+For calls that may be repeated: reading, listing, deleting, replacing. Not for a bare conditional
+write: its writer must read the file and compare each time (`committers.publishing.log`). If a
+fault outlasts the deadline, the batch waits, visibly and without counting an attempt, as if its
+source were away. A fault that waiting cannot cure raises at once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _REFUSED = re.compile(
     # An address that cannot be right: object_store has no code for either.
     r"|incorrectly configured region|URL scheme is not allowed"
 )
-"""Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
+"""Refusals by object-store clients, and by delta-rs for a disk, which have no codes."""
 _PLACE = re.compile(r"\w[\w+.-]*://[^\s<>\"]*|[^\s<>\"']*/[^\s<>\"']*")
 """URLs and paths, which may have any word in them, but not the tags of an XML text."""
 _USER = re.compile(r"//[^/?#\s]*@")
@@ -72,14 +72,14 @@ _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
-    # A folder that went while delta-rs looked at it: the next look says whether it is there.
+    # A folder vanished while delta-rs read it: the next try shows whether it still exists.
     r"|Failed to canonicalize path"
 )
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long storage is asked again.
+    """The limits on retrying storage.
 
     Args:
         clock: seconds; only differences matter.
@@ -93,19 +93,19 @@ class Patience:
 
 
 PATIENCE = Patience()
-"""Short, because a waiting batch shows what it waits for, and a retried call does not."""
+"""Short: a waiting batch reports the cause of its wait, and a retried call does not."""
 
 
 def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE) -> T:
-    """The answer of an operation that may be repeated.
+    """Run an operation that may be repeated, and return its result.
 
     Args:
-        what: what it does, to which place, for messages: "read s3://b/k".
+        what: the operation and its place, for messages: "read s3://b/k".
 
     Raises:
         StorageUnavailableError: storage did not do it before the deadline.
-        StorageRefusedError: storage never will.
-        Exception: anything else that the operation raises (a file that is not there), as it is.
+        StorageRefusedError: storage refuses it for good.
+        Exception: any other error of the operation (a file does not exist), unchanged.
     """
     until, wait = patience.clock() + patience.deadline_secs, patience.first_secs
     while True:
@@ -131,13 +131,13 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether storage refuses it for good."""
+    """Return whether storage refuses the operation for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
     if names_no_bucket(error):
         return True
-    # For delta-rs a folder that may not be made is a "table not found".
-    return _is_of_client(error) and _REFUSED.search(_words(error)) is not None
+    # delta-rs reports "table not found" for a folder that it may not create.
+    return _is_client_error(error) and _REFUSED.search(_without_places(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
@@ -145,33 +145,37 @@ def is_momentary(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MOMENTARY
     return (
-        _is_of_storage(error)
-        and _AWAY.search(_words(error)) is not None
-        and _REFUSED.search(_words(error)) is None
+        _is_storage_error(error)
+        and _AWAY.search(_without_places(error)) is not None
+        and _REFUSED.search(_without_places(error)) is None
     )
 
 
 def names_no_bucket(error: BaseException) -> bool:
-    """Return whether what object_store calls "not found" is the bucket, and not a file in it.
+    """Return whether object_store's "not found" means the bucket, not a file in it.
 
-    A look at a file (HEAD) cannot tell.
+    The answer to a HEAD does not distinguish the two.
     """
-    return isinstance(error, FileNotFoundError) and _NO_BUCKET.search(_words(error)) is not None
+    if not isinstance(error, FileNotFoundError):
+        return False
+    return _NO_BUCKET.search(_without_places(error)) is not None
 
 
-def _is_of_storage(error: BaseException) -> bool:
-    return _is_of_client(error) and not _names(error) & _MEANT
+def _is_storage_error(error: BaseException) -> bool:
+    return _is_client_error(error) and not _class_names(error) & _ABOUT_TABLE
 
 
-def _is_of_client(error: BaseException) -> bool:
+def _is_client_error(error: BaseException) -> bool:
     """Return whether a storage client raised it: `os`, delta-rs or obstore."""
     if isinstance(error, FileNotFoundError):
         return False
-    return isinstance(error, OSError) or bool(_names(error) & {"DeltaError", "obstore.BaseError"})
+    if isinstance(error, OSError):
+        return True
+    return bool(_class_names(error) & {"DeltaError", "obstore.BaseError"})
 
 
-def _names(error: BaseException) -> set[str]:
-    """The names of its classes; those of obstore, which other libraries use too, with its own."""
+def _class_names(error: BaseException) -> set[str]:
+    """The names of an error's classes, prefixed for obstore, whose names others use too."""
     kinds = type(error).__mro__
     return {
         f"obstore.{kind.__name__}" if kind.__module__.startswith("obstore") else kind.__name__
@@ -179,19 +183,19 @@ def _names(error: BaseException) -> set[str]:
     }
 
 
-_MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
+_ABOUT_TABLE = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
 """Errors of delta-rs about a table, not about its storage."""
 
 
-def _words(error: BaseException) -> str:
-    """What an error says, without the places that it names."""
+def _without_places(error: BaseException) -> str:
+    """The error's message without paths and URLs."""
     return _PLACE.sub("", str(error))
 
 
 def said(error: BaseException) -> str:
-    """A client's message in one line: no colours and arrows for terminals, no user in a URL."""
+    """A client's message in one line, without terminal colours, arrows, and users in URLs."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
-    text = text.partition("\n\nDebug source")[0]  # obstore's, pages long
-    text = re.split(r"\n\s+0: ", text, maxsplit=1)[0]  # a backtrace of Rust's
+    text = text.partition("\n\nDebug source")[0]  # pages of obstore's
+    text = re.split(r"\n\s+0: ", text, maxsplit=1)[0]  # a Rust backtrace
     text = " ".join(_USER.sub("//", text).split()).replace(" : ", ": ")
     return text.rstrip(".")[:600]

@@ -1,6 +1,6 @@
-"""One table's folder, a local path or a URI: what is read, listed, written and deleted there.
+"""One table's folder, a local path or a URI: reads, lists, writes and deletes its files.
 
-Whoever opens a location does so here, with the `storage_options` of its committer or spout.
+Every location is opened here, with the `storage_options` of its committer or spout.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["READ_LIMIT", "Storage"]
 T = TypeVar("T")
 
 READ_LIMIT = 512 * 1024 * 1024
-"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
+"""Bytes of the largest file that is read whole: a commit that adds 500,000 files."""
 _FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
-"""Bytes that are read of a Parquet file for its footer: seldom has it more than the first, which
-costs no more than the second where a request does; on a disk, reading costs and asking does not."""
+"""Bytes read at the end of a Parquet file for its footer; few footers are longer than the first.
+Over a network a request costs more than its bytes; on a disk reading costs and asking does not."""
 _FOOTER_END = 8
 """Bytes behind the footer: its length, and the format's magic number."""
 
@@ -43,8 +43,8 @@ _GLOB_CHARACTERS = frozenset("\\*?[]{}")
 class Storage:
     """Names and file operations below one folder. Paths are relative to it, with `/`.
 
-    What may be repeated is tried again when storage fails for a moment: reading, listing, deleting,
-    replacing a file. Every one may raise StorageUnavailableError or StorageRefusedError
+    Retries what may be repeated when storage fails for a moment: reading, listing, deleting,
+    replacing a file. Each of them may raise StorageUnavailableError or StorageRefusedError
     (`txn.storage.retrying`).
 
     Args:
@@ -52,7 +52,7 @@ class Storage:
         options: `storage_options`, credentials and endpoints.
 
     Raises:
-        TopologyError: nobody can open it, or no table can lie there.
+        TopologyError: it cannot be opened, or a table cannot be stored there.
     """
 
     def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
@@ -72,14 +72,14 @@ class Storage:
 
     @property
     def uri(self) -> str:
-        """The folder as delta-rs takes it: an absolute path or a URI."""
+        """The folder in the form delta-rs takes: an absolute path or a URI."""
         return self.root
 
     def url(self, path: str = "") -> str:
-        """A file or folder as Spark takes it, independent of Spark's default file system.
+        """A file or folder in the form Spark takes, independent of its default file system.
 
         Raises:
-            TopologyError: the location names no account of Azure's, and neither do the options.
+            TopologyError: neither the location nor the options name Azure's account.
         """
         if self._address is None:
             base = f"file:{self.root}"
@@ -93,20 +93,20 @@ class Storage:
         return hadoop_settings(self._address, self.options)
 
     def read_url(self, path: str) -> str:
-        """As `url`, escaped: Spark's readers take glob patterns where its writers do not."""
+        """Like `url`, escaped: Spark's readers take glob patterns where its writers do not."""
         url = self.url(path)
         return "".join(f"\\{char}" if char in _GLOB_CHARACTERS else char for char in url)
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Bytes of each file, None if it does not exist; one call for all."""
-        found = self._retried(lambda: self.store.head(paths), "look at files of")
-        return [None if entry is None else entry.size for entry in found]
+        entries = self._retried(lambda: self.store.head(paths), "look at files of")
+        return [None if entry is None else entry.size for entry in entries]
 
     def read(self, path: str) -> bytes | None:
         """The bytes of a file; None when it does not exist.
 
         Raises:
-            RecoveryRefusedError: it is larger than anything that is read as a whole.
+            RecoveryRefusedError: it is larger than any file that is read whole.
         """
         try:
             return self._retried(lambda: self.store.get(path, READ_LIMIT), f"read '{path}' of")
@@ -120,9 +120,9 @@ class Storage:
     def look(
         self, texts: Sequence[str], files: Sequence[str] = ()
     ) -> tuple[list[bytes | None], list[int | None]]:
-        """The bytes of some files, and the sizes of others, as `read` and `sizes` give them.
+        """Read some files and the sizes of others, as `read` and `sizes` do.
 
-        All are asked for at once: on an object store they cost one round trip.
+        Sends all requests at once: on an object store they cost one round trip.
         """
         if self.is_local or len(texts) + len(files) < 2:
             return [*map(self.read, texts)], self.sizes(files)
@@ -132,7 +132,7 @@ class Storage:
             return [one.result() for one in contents], [one.result()[0] for one in sizes]
 
     def footer(self, path: str, size: int) -> parquet.FileMetaData | None:
-        """What stands at the end of a Parquet file; None when it does not exist.
+        """Read the footer of a Parquet file; None when it does not exist.
 
         One request, and a second one if the footer is longer than most.
 
@@ -140,19 +140,19 @@ class Storage:
             size: of the file, in bytes.
 
         Raises:
-            pyarrow.ArrowInvalid: it is no Parquet file.
+            pyarrow.ArrowInvalid: it is not a Parquet file.
         """
         from pyarrow import BufferReader, parquet
 
-        found = self._tail(path, _LOCAL_FOOTER if self.is_local else _FOOTER, size)
-        if found is None:
+        tail = self._tail(path, _LOCAL_FOOTER if self.is_local else _FOOTER, size)
+        if tail is None:
             return None
-        wanted = int.from_bytes(found[-_FOOTER_END:-4], "little") + _FOOTER_END
-        if len(found) < wanted <= size:
-            found = self._tail(path, wanted, size)
-            if found is None:
+        length = int.from_bytes(tail[-_FOOTER_END:-4], "little") + _FOOTER_END
+        if len(tail) < length <= size:
+            tail = self._tail(path, length, size)
+            if tail is None:
                 return None
-        return parquet.read_metadata(BufferReader(found))
+        return parquet.read_metadata(BufferReader(tail))
 
     def _tail(self, path: str, length: int, size: int) -> bytes | None:
         ask = partial(self.store.tail, path, min(length, size), size)
@@ -163,18 +163,18 @@ class Storage:
         self._retried(lambda: self.store.put(path, data), f"write '{path}' of")
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """See `Store.put_if_absent`: unless True, read the file and compare. Asked once only."""
+        """See `Store.put_if_absent`: unless True, read the file and compare. Never retried."""
         return self.store.put_if_absent(path, data)
 
     def files(self, folder: str) -> list[tuple[str, int]]:
-        """(path, bytes) of every visible file below a folder, by path; nothing hidden (`.`, `_`).
+        """(path, bytes) of every visible file below a folder, by path; not hidden ones (`.`, `_`).
 
-        Hidden names are the business of Hadoop's file systems: checksums and markers.
+        Hadoop's file systems use hidden names for checksums and markers.
         """
-        found = self._retried(lambda: [*self.store.walk(folder)], "list")
+        entries = self._retried(lambda: [*self.store.walk(folder)], "list")
         return sorted(
             (entry.path, entry.size)
-            for entry in found
+            for entry in entries
             if not entry.path.rpartition("/")[2].startswith((".", "_"))
         )
 
@@ -189,19 +189,19 @@ class Storage:
         return sorted(map(_name, [*folders, *(entry.path for entry in entries)]))
 
     def delete_folder(self, folder: str) -> None:
-        """Delete a folder with all that it holds; nothing happens when it does not exist."""
+        """Delete a folder and everything in it; nothing happens when it does not exist."""
         if not folder:
             raise ValueError("the table's own folder is never deleted; name a folder below it")
         self._retried(lambda: self.store.delete_folder(folder), f"delete '{folder}' of")
 
     def delete_files(self, paths: Iterable[str]) -> None:
-        """Delete files; those that do not exist are passed over."""
+        """Delete files; ignore those that do not exist."""
         if chosen := [*paths]:
             what = f"delete '{chosen[0]}'" + (" and others" if len(chosen) > 1 else "")
             self._retried(lambda: self.store.delete(chosen), f"{what} of")
 
     def _retried(self, operation: Callable[[], T], what: str) -> T:
-        """As `retried`; all but `put_if_absent` comes through here."""
+        """Call `retried`; everything but `put_if_absent` goes through here."""
         return retried(operation, f"{what} table {self.location}")
 
 
@@ -210,7 +210,7 @@ def _name(path: str) -> str:
 
 
 def _refuse_unwritable(root: str) -> None:
-    """Why a location is invalid for a file system, or would be read as another place."""
+    """Refuse a path that is too long, or has characters that do not print."""
     odd = next((c for c in root if not c.isprintable()), None)
     if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
         why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"
@@ -222,10 +222,10 @@ def _refuse_unwritable(root: str) -> None:
 
 
 def _refuse_encoded(root: str, *, remote: bool) -> None:
-    """What delta-rs 1.6 reads as another place.
+    """Refuse a path that delta-rs 1.6 reads as another place.
 
-    It decodes `%41` when it loads a table, and not when it writes; a URI ends at `?` or `#`; and a
-    backslash in a local path is a slash for it when it loads.
+    It decodes `%41` when it loads a table, and not when it writes; a URI ends at `?` or `#`; and
+    when it loads, it takes a backslash in a local path for a slash.
     """
     if match := re.search("%[0-9A-Fa-f]{2}|[?#]" if remote else r"%[0-9A-Fa-f]{2}|\\", root):
         meanings = {"%": "an encoded character", "\\": "a slash"}

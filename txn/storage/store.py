@@ -1,8 +1,8 @@
 """The contract of a store: files below one folder, on a disk, in an object store or on HDFS.
 
 Paths are relative to the folder, with `/`, and spelled as the file is named (not percent-encoded).
-An error is raised as the client raises it; `txn.storage.retrying` says which ones are momentary,
-and repeats what may be repeated. A store itself repeats nothing.
+A store raises the client's errors unchanged and never retries; `txn.storage.retrying` decides which
+errors are momentary, and retries what may be repeated.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ class TooLargeError(Exception):
 
 
 class Entry(NamedTuple):
-    """One file, as a listing or a look at it shows it."""
+    """One file, as a listing or a HEAD shows it."""
 
     path: str
     size: int
     """Bytes."""
     version: str | None
-    """Its ETag, which changes whenever the content does, and is the same in a listing and in a
-    look; not a digest of the content. None where storage has none: on disks and HDFS."""
+    """Its ETag: changes with the content, the same in a listing and a HEAD, not a digest of the
+    content. None where storage has no ETags: on disks and HDFS."""
     modified_ns: int
-    """Nanoseconds since 1970, as exact as the storage is: S3 answers a look (HEAD) in whole seconds
-    and a listing in milliseconds."""
+    """Nanoseconds since 1970, as exact as the storage is: S3 answers a HEAD in whole seconds and a
+    listing in milliseconds."""
 
 
 class Store(ABC):
-    """Files below one folder. Thread-safe. Nothing is asked before the first call.
+    """Files below one folder. Thread-safe. Sends nothing before the first call.
 
-    Every method may be called again after an error, with one exception: `put_if_absent`.
+    Every method may be called again after an error, except `put_if_absent`.
     """
 
     @abstractmethod
@@ -43,10 +43,10 @@ class Store(ABC):
         """The bytes of a file; None if it does not exist.
 
         Args:
-            limit: most bytes that are read.
+            limit: the most bytes to read.
 
         Raises:
-            TooLargeError: it has more; nothing was read.
+            TooLargeError: the file has more; nothing was read.
         """
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Store(ABC):
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """The last `length` bytes of a file, or all of a shorter one; None if it does not exist.
 
-        One request. Only Azure knows no suffixes: there it is one request if `size` is given.
+        One request; on Azure, which has no suffix ranges, only if `size` is given.
 
         Args:
             size: of the file, if the caller knows it.
@@ -68,7 +68,7 @@ class Store(ABC):
 
     @abstractmethod
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
-        """Look at many files at once; None for one that does not exist.
+        """Look up many files at once; None for one that does not exist.
 
         An object store answers the same for a bucket that does not exist.
         """
@@ -77,12 +77,12 @@ class Store(ABC):
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """Every file below a folder and its subfolders, hidden ones too; none if it does not exist.
 
-        In the order of the UTF-8 bytes of their paths. Of a listing that is as long as a million
-        objects, only a page is in memory.
+        In the order of the UTF-8 bytes of their paths. An object store keeps only one page of the
+        listing in memory.
 
         Args:
             after: only files with a greater path, itself relative to the store. S3 and GCS begin
-                there; elsewhere everything is listed, and what comes before is dropped.
+                there; other stores list everything and drop the paths before.
         """
 
     @abstractmethod
@@ -96,11 +96,10 @@ class Store(ABC):
         Atomic: of several writers, whatever process they are in, at most one gets True, and a
         reader sees all of the file or none.
 
-        **False does not say who has written it**, and an error does not say that nobody has: a
-        request whose answer was lost may have been carried out, may be repeated by something on
-        the way, and may still be carried out later. So unless it is True, the caller reads the file
-        and looks whether the content is its own: content that is to be told apart has a token
-        that no other call has used.
+        **False does not tell who has written it**, and an error does not mean that it was not
+        written: a request whose answer was lost may have been carried out, may be repeated by a
+        proxy, and may still be carried out later. So unless it returns True, the caller reads the
+        file and checks whether the content is its own, by a token that no other call has used.
         """
 
     @abstractmethod
@@ -109,7 +108,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; those that do not exist are passed over."""
+        """Delete files; ignore those that do not exist."""
 
     def delete_folder(self, folder: str) -> None:
         """Delete all files below a folder; nothing happens if it does not exist."""

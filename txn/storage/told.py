@@ -1,6 +1,6 @@
-"""A store whose requests are told (`txn.requests`): metrics and traces know how long they take.
+"""A store that reports its requests (`txn.requests`), for metrics and traces.
 
-It sees what this process asks itself. Spark's tasks and delta-rs have clients of their own.
+It sees only this process's own requests. Spark's tasks and delta-rs have their own clients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ToldStore"]
 
 
 class ToldStore(Store):
-    """The same as `store`; one call is told as one request."""
+    """Wraps `store` and reports each call as one request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -36,18 +36,18 @@ class ToldStore(Store):
         return asked("storage", "head", lambda: self._store.head(paths))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
-        """See `Store`; told once its first file is known. The pages of a long one come unseen."""
-        found: Iterator[Entry] = iter(())
+        """See `Store`; reported at the first file. Later pages of a long listing are not."""
+        entries: Iterator[Entry] = iter(())
 
         def begin() -> Entry | None:
-            nonlocal found
-            found = self._store.walk(folder, after)
-            return next(found, None)
+            nonlocal entries
+            entries = self._store.walk(folder, after)
+            return next(entries, None)
 
         first = asked("storage", "walk", begin)
         if first is not None:
             yield first
-            yield from found
+            yield from entries
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
