@@ -1,4 +1,4 @@
-"""The acker: one integer per batch shows whether every part of it is accounted for.
+"""The acker: one integer per batch proves that every part of it has arrived.
 
 Theory first, because the code is short and the reasons are long.
 
@@ -57,7 +57,7 @@ ID_BITS = 64
 
 
 class Status(str, Enum):
-    """How the tracking of one root ended. Each root ends at most once."""
+    """The end of one root's tracking. Each root ends at most once."""
 
     ACKED = "acked"  # initialised, and every edge arrived
     FAILED = "failed"  # by `fail`, or because the same root was initialised for two trees
@@ -67,7 +67,7 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one root's tracking."""
+    """A root and the status with which it ended."""
 
     root: int
     status: Status
@@ -97,7 +97,7 @@ class RotatingMap(Generic[K, V]):
         self._buckets[0][key] = value
 
     def get(self, key: K) -> V | None:
-        """The value, or None. Reading does not make the entry younger."""
+        """Return the value, or None. Reading does not make the entry younger."""
         return next((bucket[key] for bucket in self._buckets if key in bucket), None)
 
     def remove(self, key: K) -> V | None:
@@ -115,7 +115,7 @@ class RotatingMap(Generic[K, V]):
         return any(key in bucket for bucket in self._buckets)
 
     def __len__(self) -> int:
-        """Number of live entries."""
+        """Return the number of live entries."""
         return sum(map(len, self._buckets))
 
 
@@ -157,7 +157,7 @@ class Acker:
         self._finished: RotatingMap[int, None] = RotatingMap(timeout_ticks)
 
     def init(self, root: int, value: int) -> Outcome | None:
-        """Start `root` with the XOR of its first edges; 0 means that there are none.
+        """Start `root` with the XOR of its first edges; 0 if it has no edges.
 
         A repeated init with the same value is a duplicate message and changes nothing. With
         another value, two trees share the root, and neither can be trusted: FAILED.
@@ -199,7 +199,7 @@ class Acker:
     def tick(self) -> list[Outcome]:
         """Let one interval pass; return the outcomes of the roots that expired.
 
-        A root that was never initialised expires without an outcome, because nobody waits for it.
+        A root that was never initialised expires silently: no spout waits for it.
         If its init comes later, the forgotten acks keep it from zero, and it times out. A *failed*
         root ends as FAILED instead: if it were forgotten, the late init could complete it.
         """
@@ -212,11 +212,11 @@ class Acker:
         ]
 
     def __len__(self) -> int:
-        """Number of pending roots, those not yet initialised included, tombstones not."""
+        """Return the number of pending roots, initialised or not, without tombstones."""
         return len(self._pending)
 
     def _open(self, root: int) -> _Ledger | Outcome | None:
-        """The ledger of `root`, opened if necessary; None if it is finished; Outcome if refused."""
+        """Open the ledger of `root` if necessary; None if it is finished; Outcome if refused."""
         if root == 0:
             raise ValueError("a root id of 0 was given; ids are random and never 0 (draw_id)")
         ledger = self._pending.get(root)
@@ -248,7 +248,7 @@ class Acker:
 
 
 def draw_id(getrandbits: Callable[[int], int]) -> int:
-    """A random 64-bit id, never 0: for roots and edges.
+    """Draw a random 64-bit id, never 0, for a root or an edge.
 
     Args:
         getrandbits: `random.Random(...).getrandbits` or `random.SystemRandom().getrandbits`.

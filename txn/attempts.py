@@ -14,7 +14,7 @@ FIRST_TXID = 1
 """The first txid of a topology; every batch adds one (Storm: `INIT_TXID = 1`)."""
 LONGEST_GROUP = 64
 """Most txids that one staging job or one table version may hold. VACUUM and the sweep at a start
-look so far back for what a group that was replayed in part may still publish."""
+spare the files of so many txids, which a partly replayed group may still publish."""
 
 
 @dataclass(frozen=True, order=True)
@@ -24,7 +24,7 @@ class TransactionAttempt:
     Args:
         txid: number of the transaction, from 1, contiguous and strictly increasing.
         attempt_id: number of the attempt of that txid, from 0; never goes back, even at a restart.
-            A question that finds nothing to read, or a source that is away, is no attempt.
+            A question that finds nothing to read, or no source, is not an attempt.
 
     Raises:
         ValueError: `txid` is below 1 or `attempt_id` below 0.
@@ -41,5 +41,5 @@ class TransactionAttempt:
         return f"{self.txid}:{self.attempt_id}"
 
     def next(self) -> TransactionAttempt:
-        """The next attempt of the same txid."""
+        """Return the next attempt of the same txid."""
         return TransactionAttempt(self.txid, self.attempt_id + 1)

@@ -72,18 +72,18 @@ class TxnError(Exception):
 
     Args:
         args: the message.
-        number: of its kind, as in docs/errors.md; without one, the number of the class.
+        number: the number of its kind in docs/errors.md; None: the number of the class.
     """
 
     number: str = "TXN-900"
-    """Its kind: `txn explain NUMBER` tells the cause and the remedy."""
+    """The number of its kind: `txn explain NUMBER` prints cause and remedy."""
 
     def __init__(self, *args: object, number: str | None = None) -> None:
         super().__init__(*args)
         if number is not None:
             self.number = number
         if sys.version_info >= (3, 11):
-            # Tracebacks print it below the message, which stays as it is.
+            # Tracebacks print the note below the message, which stays unchanged.
             self.add_note(f"{self.number} (`txn explain {self.number}` has cause and remedy)")
 
 
@@ -114,7 +114,7 @@ class SourceUnavailableError(FailedException):
 
 
 class ColumnsUnknownError(SourceUnavailableError):
-    """The batch needs the columns of an idle stream, or of a queried table, and nobody knows them.
+    """The batch needs the unknown columns of an idle stream or of a queried table.
 
     The batch waits until they are known; a run with `until=` waits for at most
     `message_timeout_secs`.
@@ -202,7 +202,7 @@ class SourceChangedError(BatchError):
         "If that cannot be, set on_exhausted='quarantine' and start the topology again: the batch "
         "is set aside, the others go on, and `txn quarantine drop` gives it up."
     )
-    """Ends the message of a spout whose planned batch cannot be read any more."""
+    """The end of the message of a spout whose planned batch cannot be read any more."""
 
 
 class RuleViolatedError(BatchError):
@@ -236,7 +236,7 @@ class TableChangedError(StateError):
 
 
 class RecoveryRefusedError(StateError):
-    """The tables are further than ZooKeeper says; `txn recover` rebuilds ZooKeeper's state."""
+    """The tables are ahead of ZooKeeper; `txn recover` rebuilds ZooKeeper's state."""
 
     number = "TXN-803"
 

@@ -1,11 +1,11 @@
-"""Log records that say which batch they are about, and a formatter that writes them as JSON.
+"""Add the batch to log records, and format them as JSON.
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.getLogger().addHandler(handler)
 
-`txn run --log-format json` does the same. Every record that is made while a thread works on a
-batch has its ids, whoever makes it: this project, a library, or a transform of your own.
+`txn run --log-format json` does the same. Every record of a thread that works on a batch has its
+ids, whether this project, a library or your own transform makes it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _IDS = ("topology", "epoch", "txid", "attempt", "attempts", "station", "table")
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread is at."""
+    """The work of a thread."""
 
     topology: str
     epoch: int = 0
     """0: this process does not lead yet."""
     attempts: tuple[TransactionAttempt, ...] = ()
-    """One, or those of a group, in txid order."""
+    """One attempt, or those of a group, in txid order."""
     station: str = ""
     """`txn.observers.Station`."""
     table: str | None = None
@@ -56,13 +56,13 @@ _work: ContextVar[Work | None] = ContextVar("txn_work", default=None)
 
 
 def current_work() -> Work | None:
-    """What this thread is at; None: nothing of a run."""
+    """Return this thread's work; None if it works for no run."""
     return _work.get()
 
 
 @contextlib.contextmanager
 def working_on(work: Work) -> Iterator[None]:
-    """The body, on this thread, is work of this kind; what it logs says so."""
+    """Mark the body, in this thread, as this work, so that its log records have its fields."""
     token = _work.set(work)
     try:
         yield
@@ -71,7 +71,7 @@ def working_on(work: Work) -> Iterator[None]:
 
 
 def carried(job: Callable[P, R]) -> Callable[P, R]:
-    """A job for another thread, there at the same work as this thread is now."""
+    """Return a job for another thread that does the present work of this thread."""
     work = _work.get()
     if work is None:
         return job
@@ -84,7 +84,7 @@ def carried(job: Callable[P, R]) -> Callable[P, R]:
 
 
 def fields_of(*attempts: TransactionAttempt) -> dict[str, Any]:
-    """`extra` of a record about other attempts than those that its thread works on."""
+    """Return `extra` for a record about other attempts than its thread's own."""
     if not attempts:
         return {}
     last = attempts[-1]
@@ -95,56 +95,56 @@ def fields_of(*attempts: TransactionAttempt) -> dict[str, Any]:
 
 
 class BatchFields(logging.Filter):
-    """Gives every record `topology`, `epoch`, `txid`, `attempt`, `station` and `table`.
+    """Adds to every record `topology`, `epoch`, `txid`, `attempt`, `station` and `table`.
 
-    For formats of your own ("%(txid)s %(message)s"), and for a `QueueHandler`, behind which another
-    thread formats. A field that does not apply is None. For a group that shares a job or a
-    commit turn, `txid` and `attempt` are those of its last, and `attempts` lists all.
+    For your own formats ("%(txid)s %(message)s"), and for a `QueueHandler`, whose records another
+    thread formats. A field that does not apply is None. For a group that shares a job or a commit
+    turn, `txid` and `attempt` are those of its last attempt, and `attempts` lists all.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass, with its fields."""
+        """Add the fields, and let the record pass."""
         for name, value in _ids(record).items():
             setattr(record, name, value)
         return True
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record.
+    """Formats each record as one JSON object.
 
-    `time` (ISO 8601, UTC), `level`, `logger` and `message` are always there; `topology`, `epoch`,
-    `txid`, `attempt`, `station` and `table` as far as the record is about one, as `BatchFields`
-    has them; `exception` has a traceback. What a program gives as `extra` is a field, too.
+    `time` (ISO 8601, UTC), `level`, `logger` and `message` are always present; `topology`, `epoch`,
+    `txid`, `attempt`, `station` and `table` if they apply, as in `BatchFields`; `exception` has a
+    traceback. The program's `extra` values are fields too.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record in one line."""
+        """Return the record in one line."""
         at = datetime.fromtimestamp(record.created, timezone.utc)
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: value for name, value in _ids(record).items() if value is not None}
-        others = vars(record).keys() - _STANDARD - set(_IDS) - told.keys()
-        told |= {name: vars(record)[name] for name in sorted(others)}
+        values |= {name: value for name, value in _ids(record).items() if value is not None}
+        others = vars(record).keys() - _STANDARD - set(_IDS) - values.keys()
+        values |= {name: vars(record)[name] for name in sorted(others)}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
+            values["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
-            told["stack"] = record.stack_info
-        return json.dumps(told, default=str, skipkeys=True)
+            values["stack"] = record.stack_info
+        return json.dumps(values, default=str, skipkeys=True)
 
 
 def _ids(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record: what it has itself, else those of its thread's work."""
-    own = {name: vars(record)[name] for name in _IDS if name in vars(record)}
+    """Return the fields of a record: its own, or else those of its thread's work."""
+    record_ids = {name: vars(record)[name] for name in _IDS if name in vars(record)}
     ids: dict[str, Any] = dict.fromkeys(_IDS)
     work = _work.get()
     if work is not None:
         ids |= {"topology": work.topology, "epoch": work.epoch or None}
-        # The station is that of the work's own attempts.
-        if "txid" not in own:
+        # The station belongs to the attempts of the work.
+        if "txid" not in record_ids:
             ids |= {**fields_of(*work.attempts), "station": work.station or None}
             ids["table"] = work.table
-    return ids | own
+    return ids | record_ids

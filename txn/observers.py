@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: the contract of observers, and the events they are told.
+"""The events of a run as they happen, and the contract of the observers that receive them.
 
     class Slow:
         def observe(self, event: RunEvent) -> None:
@@ -7,10 +7,10 @@
 
     topology.run(spark, observers=[Slow()])
 
-Every part of a run tells what it does to one stream, and everything that shows a run reads it: the
-run's own report and log, and observers. An observer is told on a thread of its own, in the order
-in which things were told, by way of a queue that has an end: one that is slow, hangs or raises
-costs the run nothing and misses events, which are counted and told (docs/observers.md).
+Every part of a run sends its events into one stream, and everything that shows a run reads it: the
+run's own report and log, and observers. An observer gets the events in order, in its own thread,
+from a bounded queue: one that is slow, hangs or raises costs the run nothing and misses events,
+which are counted and reported (docs/observers.md).
 
 All times are seconds since the epoch, from the clock of the run; durations are seconds.
 """
@@ -76,66 +76,66 @@ Station = Literal[
     "success",
     "clean_up",
 ]
-"""A station of a batch, in the order in which it passes them. plan: the spouts are asked what to
-read; start: START is written; process: the processing phase, with emit (the spouts' DataFrames and
-the transforms) and stage (a table's files) in it; ack: the ledger is zero; turn: the commit turn,
-with prepare and publish of each table in it; commit: COMMITTED is written; success: the spouts are
-told; clean_up: scratch files are deleted. prepare and publish are told of all tables together, with
-no table named, and of each of them."""
+"""A station of a batch, in order. plan: the spouts decide what to read; start: START is written;
+process: the processing phase, which contains emit (the spouts' DataFrames and the transforms) and
+stage (a table's files); ack: the ledger is zero; turn: the commit turn, which contains prepare and
+publish of each table; commit: COMMITTED is written; success: the spouts are informed; clean_up:
+scratch files are deleted. prepare and publish are reported for all tables together, without a table
+name, and for each table."""
 
 FailureCause = Literal[
     "failed", "timeout", "lost_work", "conflict", "staged_file", "ledger", "error"
 ]
-"""Why an attempt failed. failed: a spout, a transform or a committer raised FailedException;
-timeout: no progress in time; lost_work: Spark lost an executor or a job; conflict: another writer
-was faster; staged_file: a staged file is gone or changed; ledger: something that was planned was
-not read, or something staged is not in a table's log; error: any other error."""
+"""The cause of an attempt's failure. failed: a spout, a transform or a committer raised
+FailedException; timeout: no progress in time; lost_work: Spark lost an executor or a job; conflict:
+another writer was faster; staged_file: a staged file is gone or changed; ledger: a planned part was
+not read, or a staged file is not in a table's log; error: any other error."""
 
 
 @dataclass(frozen=True)
 class RunEvent:
     """Something that happened in a run.
 
-    An observer may keep it. It must not change what hangs on it, such as metadata: the run uses
-    the same objects.
+    An observer may keep it, but must not change its values, such as metadata: the run uses the same
+    objects.
     """
 
     at: float
-    """When, seconds since the epoch."""
+    """The time of the event, seconds since the epoch."""
     topology: str
     epoch: int
     """The leader's epoch; 0 before this process leads."""
 
     def to_json(self) -> dict[str, Any]:
-        """The event as JSON-able values, with its name as `event`, such as `station_ended`.
+        """Return the event as JSON-able values, with its name as `event`, such as `station_ended`.
 
-        An attempt is told as `txid` and `attempt`; several as a list of "txid:attempt" under
+        One attempt becomes `txid` and `attempt`; several become a list of "txid:attempt" under
         `attempts`.
         """
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-        told: dict[str, Any] = {"event": name}
-        for each in fields(self):
-            value = getattr(self, each.name)
+        values: dict[str, Any] = {"event": name}
+        for item in fields(self):
+            value = getattr(self, item.name)
             if isinstance(value, TransactionAttempt):
-                told |= {"txid": value.txid, "attempt": value.attempt_id}
+                values |= {"txid": value.txid, "attempt": value.attempt_id}
             else:
-                told[each.name] = _plain(value)
-        return told
+                values[item.name] = _plain(value)
+        return values
 
 
 class Observer(Protocol):
-    """What `Topology.start(observers=[...])` takes: any object with this method."""
+    """The protocol of an observer for `Topology.start(observers=[...])`."""
 
     def observe(self, event: RunEvent) -> None:
         """Take an event.
 
-        Called on a thread of this observer's own, one event after the other, in the order in which
-        they were told. It may take its time: the run does not wait. While 5,000 events wait,
-        further ones are dropped, and `EventsDropped` stands in their place. What it raises is
-        logged, and the next event comes all the same. `RunEnded` is the last event and is never
-        dropped; the run waits five seconds at most until it was taken, and then leaves the
-        observer behind; when it comes back, it is told that, and nothing of what waited before it.
-        Events of kinds that a later release adds are to be passed over.
+        Called in this observer's own thread, for one event after the other, in order. It may be
+        slow: the run does not wait. While 5,000 events wait, further ones are dropped, and
+        `EventsDropped` takes their place. Its exceptions are logged, and the next event follows all
+        the same. `RunEnded` is the last event and is never dropped; the run waits at most five
+        seconds for it to be taken, and then leaves the observer behind. An observer that returns
+        later gets only `RunEnded`, and no events that waited before it. Ignore unknown events: a
+        later release may add some.
         """
 
 
@@ -144,7 +144,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class RunBegan(RunEvent):
-    """The run was asked for; nothing is led, checked or read yet. The first event."""
+    """The run was requested; nothing is led, checked or read yet. The first event."""
 
     until: str
     """"forever", "caught_up" or a txid."""
@@ -153,16 +153,16 @@ class RunBegan(RunEvent):
     """In the order in which they publish."""
     standby: bool
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """stream -> the places that it reads, as `Spout.locations` says; a stream whose spout does not
-    say is not in it."""
+    """stream -> the places that it reads (`Spout.locations`); streams without known places are
+    absent."""
 
 
 @dataclass(frozen=True)
 class StandingBy(RunEvent):
-    """A standby is ready and waits for the leader to end; again when that has changed."""
+    """A standby is ready and waits for the leader to end; sent again for every new leader."""
 
     leader: Mapping[str, Any] | None
-    """"host", "pid", "started", "epoch" of the leader; None: nobody knows who leads."""
+    """"host", "pid", "started", "epoch" of the leader; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -175,18 +175,18 @@ class RunStarted(RunEvent):
     """Everything is checked and recovered, and the first batch may be planned."""
 
     committed_txid: int
-    """Those that are rolled forward included; `BatchCommitted` tells each of them."""
+    """Includes txids that were rolled forward; each of them has a `BatchCommitted`."""
     open_txids: tuple[int, ...]
-    """Txids that an earlier run has started and not committed: they are replayed."""
+    """Txids that an earlier run started and did not commit: they are replayed."""
     quarantined_txids: tuple[int, ...] = ()
-    """Txids that earlier runs have committed empty, and that were not replayed since."""
+    """Txids that earlier runs committed empty, and that were not replayed."""
 
 
 @dataclass(frozen=True)
 class LeadershipInDoubt(RunEvent):
     """The session is lost, or ZooKeeper has not answered for its timeout.
 
-    Nothing is published until it is certain that nobody else leads.
+    Nothing is published until it is certain that no other process leads.
     """
 
 
@@ -203,21 +203,21 @@ class LeadershipLost(RunEvent):
 
 
 Bound = Literal["source", "processing", "commit", "away", "replay", "idle"]
-"""What holds a run up. source: planning; processing: Spark; commit: the tables and ZooKeeper; away:
-a source, or storage, cannot be reached; replay: a back-off after a failure, or a stream whose
-columns nobody knows yet; idle: there is nothing to read."""
+"""The bottleneck of a run. source: planning; processing: Spark; commit: the tables and ZooKeeper;
+away: a source or storage is unavailable; replay: a back-off after a failure, or a stream with
+unknown columns; idle: there is nothing to read."""
 
 
 @dataclass(frozen=True)
 class BoundChanged(RunEvent):
-    """Something else holds the run up from now on."""
+    """The run's bottleneck has changed."""
 
     bound: str
     """A `Bound`; "ended": the run ends."""
     before: str | None
-    """What held it up until now; None: this is the first."""
+    """The bottleneck until now; None: this is the first."""
     seconds: float
-    """For how long it did."""
+    """The time that it lasted."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class BackPressureEnded(RunEvent):
     """There is room for another txid."""
 
     seconds: float
-    """For how long there was none."""
+    """The time without room."""
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ class RunEnded(RunEvent):
     ended: str
     """"caught_up", "until", "stopped", or "error"."""
     error: str | None
-    """Its kind and first line."""
+    """Its class and first line."""
     number: str | None
-    """Of the error, such as "TXN-402"; `txn explain` has cause and remedy."""
+    """The error's number, such as "TXN-402"; `txn explain` prints cause and remedy."""
     committed_txid: int
     seconds: float
     """From `RunBegan` on."""
@@ -255,52 +255,52 @@ class RunEnded(RunEvent):
 
 @dataclass(frozen=True)
 class StationBegan(RunEvent):
-    """Some attempts came to a station.
+    """Some attempts reached a station.
 
-    Not told of plan, since a source that has nothing is asked again and again, nor of ack, which
-    takes no time.
+    Not sent for plan, because an idle source is asked again and again, nor for ack, which takes no
+    time.
     """
 
     attempts: tuple[TransactionAttempt, ...]
-    """One, or those of a group that share a job or a commit turn, in txid order."""
+    """One attempt, or those of a group that share a job or a commit turn, in txid order."""
     station: Station
     table: str | None = None
-    """Of stage, prepare and publish."""
+    """The table of stage, prepare and publish."""
     spark_tags: tuple[str, ...] = ()
-    """Tags of the Spark jobs that are started there."""
+    """Tags of the Spark jobs that the station starts."""
 
 
 @dataclass(frozen=True)
 class StationEnded(RunEvent):
-    """Some attempts have left a station, well or with an error."""
+    """Some attempts left a station, successfully or with an error."""
 
     attempts: tuple[TransactionAttempt, ...]
     station: Station
     began: float
-    """When they came to it, seconds since the epoch."""
+    """The time when they reached it, seconds since the epoch."""
     table: str | None = None
     spark_tags: tuple[str, ...] = ()
     error: str | None = None
-    """The kind and first line of what was raised there. Whether it fails the attempt, another event
-    says: a group that fails in a station is done again one by one."""
+    """The class and first line of the exception. Another event reports if it fails the attempt: a
+    group that fails in a station is tried again one by one."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The time at the station."""
         return max(0.0, self.at - self.began)
 
 
 @dataclass(frozen=True)
 class AttemptBegan(RunEvent):
-    """START of an attempt is durable: what it reads is decided, and its txid will be committed."""
+    """START of an attempt is durable: its records are fixed, and its txid will be committed."""
 
     attempt: TransactionAttempt
     planned_at: float
-    """When it was known what to read, seconds since the epoch."""
+    """The time of the plan, seconds since the epoch."""
     metadata: Mapping[str, Any]
     """stream -> what it reads, as the spout's own JSON; None: nothing."""
     failures: int
-    """How many attempts of the txid have failed in this run, or since its batch was emptied."""
+    """Failed attempts of the txid in this run, or since its batch was emptied."""
     replay_of: int | None
     """The quarantined txid whose records it reads again."""
     quarantined: str | None
@@ -314,42 +314,42 @@ class AttemptFailed(RunEvent):
     attempt: TransactionAttempt
     cause: FailureCause
     error: str
-    """Its kind and first line."""
+    """Its class and first line."""
     phase: str
-    """The phase in which it was: "planning", "processing", "processed" or "committing"."""
+    """The phase of the failure: "planning", "processing", "processed" or "committing"."""
     ends_run: bool = False
 
 
 @dataclass(frozen=True)
 class AttemptBlocked(RunEvent):
-    """An attempt found a source or storage away, or lacks columns.
+    """An attempt found a source or storage unavailable, or lacks columns.
 
-    Nothing has failed: the batch waits, and looks again.
+    This is not a failure: the batch waits, and tries again.
     """
 
     attempt: TransactionAttempt
     error: str
     times: int
-    """How many attempts of the txid in a row have found it away before; 0: this is the first."""
+    """Attempts of the txid in a row that found it unavailable before; 0: this is the first."""
 
 
 @dataclass(frozen=True)
 class BatchUnblocked(RunEvent):
-    """What the batch waited for is there."""
+    """The batch no longer waits: its source, storage or columns are available."""
 
     attempt: TransactionAttempt
     seconds: float
-    """For how long the batch has waited."""
+    """The time that the batch has waited."""
 
 
 @dataclass(frozen=True)
 class ReplayScheduled(RunEvent):
-    """A txid is replayed after a back-off, or looks again whether its source is back."""
+    """A txid is replayed after a back-off, or polls its unavailable source again."""
 
     attempt: TransactionAttempt
-    """The next one."""
+    """The next attempt."""
     failures: int
-    """Failures of the txid in this run; of a blocked one, how often it has looked."""
+    """Failures of the txid in this run; for a blocked one, the number of its polls."""
     after: float
     """Seconds until then."""
     blocked: bool
@@ -357,7 +357,7 @@ class ReplayScheduled(RunEvent):
 
 @dataclass(frozen=True)
 class AttemptCancelled(RunEvent):
-    """An attempt is dead: it failed, or an earlier txid did from which its plan followed."""
+    """An attempt is dead: it failed, or an earlier txid failed on which its plan depends."""
 
     attempt: TransactionAttempt
 
@@ -370,27 +370,27 @@ class GroupDissolved(RunEvent):
     error: str
 
 
-# --- what is committed -----------------------------------------------------------------------
+# --- commits ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TablePublished(RunEvent):
-    """A table's log holds some txids."""
+    """Some txids are in a table's log."""
 
     attempts: tuple[TransactionAttempt, ...]
     """All of them become one version."""
     table: str
     version: int
     rows: int | None
-    """Rows in the files that the version adds; None: its log does not say."""
+    """Rows in the files that the version adds; None: not in its log."""
     bytes: int
     files: int
     skipped: bool
-    """The table held them already, from an identical attempt."""
+    """True if the table already held them, from an identical attempt."""
     table_files: int | None = None
-    """Files of the whole table from now on; None: the committer does not know."""
+    """Files of the whole table after it; None: unknown to the committer."""
     table_bytes: int | None = None
-    """Of these files."""
+    """Bytes of these files."""
 
 
 @dataclass(frozen=True)
@@ -405,23 +405,23 @@ class BatchCommitted(RunEvent):
     tables: Mapping[str, int]
     """table -> version that holds the txid."""
     input_records: Mapping[str, int | None] = field(default_factory=dict)
-    """stream -> records that it read; None: the spout cannot know."""
+    """stream -> records that it read; None: unknown to the spout."""
     input_bytes: Mapping[str, int | None] = field(default_factory=dict)
-    """stream -> bytes as they lie in the source; None: the spout does not know."""
+    """stream -> bytes in the source; None: unknown to the spout."""
     rows_written: Mapping[str, int | None] = field(default_factory=dict)
-    """table -> rows in the files that its version adds; None: its log does not say. A group's
-    version is told at its last txid."""
+    """table -> rows in the files that its version adds; None: not in its log. The rows of a group's
+    version are at its last txid."""
     violations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """stream -> rule -> rows that broke it; `BadRows` tells each of them."""
+    """stream -> rule -> rows that broke it; each has a `BadRows`."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """stream -> what it read, as in `AttemptBegan`."""
     quarantined: bool = False
-    """It was committed empty."""
+    """True if it was committed empty."""
     replay_of: int | None = None
-    """The quarantined txid whose records it has read, and which is out of quarantine now."""
+    """The quarantined txid whose records it has read, which is no longer in quarantine."""
     rolled_forward: bool = False
-    """An earlier run has published it and ended before COMMITTED; this one found it when it began.
-    Told right after `RunStarted`, with what the tables' logs have of it."""
+    """True if an earlier run published it and ended before COMMITTED, and this run found it at its
+    start. Sent right after `RunStarted`, with the facts in the tables' logs."""
 
 
 @dataclass(frozen=True)
@@ -433,7 +433,7 @@ class BadRows(RunEvent):
     rule: str
     rows: int
     set_aside: bool
-    """They went to the table of bad rows; False: they were dropped."""
+    """True: they went to the table of bad rows; False: they were dropped."""
 
 
 @dataclass(frozen=True)
@@ -449,18 +449,18 @@ class Quarantined(RunEvent):
 
 @dataclass(frozen=True)
 class LagChanged(RunEvent):
-    """What of a source is not committed is another number than before."""
+    """The uncommitted part of a source has changed."""
 
     stream: str
     lag: Lag | None
-    """What no txid is planned for yet, and `planned`. None: no longer known."""
+    """Everything that is not committed, `planned` included. None: no longer known."""
     planned: Lag | None = None
-    """The part of `lag` for which txids in flight are planned."""
+    """The part of `lag` that txids in flight will read."""
 
 
 @dataclass(frozen=True)
 class NoticesChanged(RunEvent):
-    """A spout has noticed something for the user, or no longer has."""
+    """A spout's notices for the user have changed."""
 
     stream: str
     notices: tuple[str, ...]
@@ -468,7 +468,7 @@ class NoticesChanged(RunEvent):
 
 @dataclass(frozen=True)
 class MaintenanceDone(RunEvent):
-    """Maintenance of a table has ended; that there was nothing to do is not told."""
+    """Maintenance of a table has ended. Not sent if there was nothing to do."""
 
     table: str
     operation: Literal["compaction", "optimize", "vacuum"]
@@ -476,39 +476,39 @@ class MaintenanceDone(RunEvent):
     """Seconds since the epoch."""
     error: str | None = None
     files: int | None = None
-    """Files that were rewritten or deleted; None: not known."""
+    """Files that were rewritten or deleted; None: unknown."""
     bytes: int | None = None
-    """Of those files."""
+    """Bytes of those files."""
     written_files: int | None = None
-    """Files that they became."""
+    """Files that replace them."""
 
 
 @dataclass(frozen=True)
 class RequestEnded(RunEvent):
     """ZooKeeper or storage answered a request of the run, or failed to.
 
-    Of storage those that the driver makes itself: Spark's tasks and delta-rs have clients of their
-    own.
+    For storage, only requests of the driver itself: Spark's tasks and delta-rs have their own
+    clients.
     """
 
     service: Literal["zookeeper", "storage"]
     operation: str
-    """Of ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; of storage a
+    """For ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; for storage a
     method of `txn.storage.store.Store`, such as "put_if_absent"."""
     seconds: float
     error: str | None = None
-    """The name of the exception that came in place of an answer."""
+    """The name of the exception instead of an answer."""
 
 
 @dataclass(frozen=True)
 class EventsDropped(RunEvent):
-    """This observer was too slow: so many events are missing here. Told to it alone."""
+    """This observer was too slow: `count` events are missing here. Sent to it alone."""
 
     count: int
 
 
 def _plain(value: Any) -> Any:
-    """A field's value as JSON-able values."""
+    """Return a field's value as JSON-able values."""
     if isinstance(value, TransactionAttempt):
         return str(value)
     if isinstance(value, Lag):

@@ -1,4 +1,4 @@
-"""What metrics and traces have in common when they are sent by OTLP: the variables `OTEL_*`."""
+"""Read the variables `OTEL_*`, for metrics and traces that are sent by OTLP."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Signal: TypeAlias = Literal["METRICS", "TRACES"]
 
 
 def exporters(signal: Signal, environment: Mapping[str, str]) -> list[str]:
-    """The exporters that the environment names, such as "otlp" or "none"; empty: it names none."""
+    """Return the exporters that the environment names, such as "otlp" or "none"; may be empty."""
     named = environment.get(f"OTEL_{signal}_EXPORTER", "").split(",")
     return [name.strip() for name in named if name.strip()]
 
 
 def is_asked_for(signal: Signal, environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks for metrics or traces.
+    """True if the environment configures metrics or traces.
 
-    It does by naming an exporter, or, if it names none, a place to send to. Metrics are sent by
-    OTLP only. An exporter of traces that is not ours is refused when they are made.
+    It does if it names an exporter, or, without an exporter, an endpoint. Metrics are sent by OTLP
+    only. An unsupported exporter of traces is refused later, by `Traces`.
     """
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
@@ -39,10 +39,10 @@ def is_asked_for(signal: Signal, environment: Mapping[str, str]) -> bool:
 
 
 def protocol(signal: Signal, environment: Mapping[str, str]) -> Literal["grpc", "http/protobuf"]:
-    """The protocol that the environment names.
+    """Return the protocol that the environment names.
 
     Raises:
-        SetupError: it names another one.
+        SetupError: the protocol is not supported.
     """
     for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         match environment.get(name):
@@ -61,10 +61,10 @@ def protocol(signal: Signal, environment: Mapping[str, str]) -> Literal["grpc", 
 
 
 def configured(make: Callable[[], T]) -> T:
-    """What `make` makes of OpenTelemetry, which reads its variables then.
+    """Return the result of `make`, in which OpenTelemetry reads its variables.
 
     Raises:
-        SetupError: a variable has a value that it cannot have.
+        SetupError: a variable has an invalid value.
         ImportError: a package is missing.
     """
     try:
@@ -81,14 +81,14 @@ def configured(make: Callable[[], T]) -> T:
 
 
 def sender(topology: str) -> Resource:
-    """Who sends: the service is named by `OTEL_*`, and after the topology if they do not name it.
+    """Return the sending service, with the name from `OTEL_*` or else the topology's name.
 
     Raises:
         ImportError: a package is missing.
     """
     from opentelemetry.sdk.resources import Resource
 
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
-    names = [each.partition("=")[0].strip() for each in given]
+    attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    names = [attribute.partition("=")[0].strip() for attribute in attributes]
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in names
     return Resource.create({} if is_named else {"service.name": topology})

@@ -1,4 +1,4 @@
-"""What a run does, in one line of a terminal or a notebook: `Topology.run` in a program."""
+"""Show a run's state in one line of a terminal or a notebook, for `Topology.run`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["progress_bar", "told"]
 
-_LOOK_SECS = 0.2
+_UPDATE_SECS = 0.2
 _LONGEST = 60
 
 
 @contextmanager
-def progress_bar(running: RunningTopology, until: Until, wanted: bool | None) -> Iterator[None]:
-    """Show a line while the body runs: on stderr, and nothing after it; in a notebook it stays.
+def progress_bar(running: RunningTopology, until: Until, enabled: bool | None) -> Iterator[None]:
+    """Show a line while the body runs: on stderr, removed afterwards; in a notebook it stays.
 
     Args:
-        until: as for `Topology.run`; for a txid the line has a bar.
-        wanted: None: if stderr is a terminal, or in a notebook.
+        until: as for `Topology.run`; with a txid the line has a bar.
+        enabled: None: if stderr is a terminal, or in a notebook.
     """
     from rich.console import Console
 
-    console = Console(stderr=True, force_terminal=True if wanted else None)
-    if wanted is False or not (console.is_terminal or console.is_jupyter):
+    console = Console(stderr=True, force_terminal=True if enabled else None)
+    if enabled is False or not (console.is_terminal or console.is_jupyter):
         yield
         return
     ended = threading.Event()
@@ -53,7 +53,7 @@ def progress_bar(running: RunningTopology, until: Until, wanted: bool | None) ->
 
 
 def told(status: RunStatus) -> str:
-    """A snapshot of a run in one line."""
+    """Return a run's status in one line."""
     parts = [f"txid {status.committed_txid} committed", f"{status.totals.rows_staged:,} rows"]
     if status.in_flight:
         parts.append(f"{len(status.in_flight)} in flight")
@@ -74,7 +74,7 @@ def _line(console: Console, until: Until) -> Iterator[Show]:
     last = until if isinstance(until, int) else None
     line = Progress(
         SpinnerColumn(),
-        # What is told may come from others: no markup.
+        # The text may come from strangers: no markup.
         TextColumn("{task.description}", markup=False),
         *([BarColumn(bar_width=20)] if last else []),
         TimeElapsedColumn(),
@@ -90,7 +90,7 @@ def _line(console: Console, until: Until) -> Iterator[Show]:
 
 @contextmanager
 def _cell() -> Iterator[Show]:
-    """A line below a notebook's cell, which stays; rich would need ipywidgets for it."""
+    """Show a line below a notebook's cell, which stays; rich would need ipywidgets for it."""
     from IPython.display import display
 
     line = display({"text/plain": "starting"}, raw=True, display_id=True)
@@ -98,8 +98,8 @@ def _cell() -> Iterator[Show]:
 
 
 def _follow(running: RunningTopology, show: Show, ended: threading.Event) -> None:
-    """Bring the line up to date until the run has ended, and once more then."""
+    """Update the line until the run has ended, and once more then."""
     over = False
     while not over:
-        over = ended.wait(_LOOK_SECS)
+        over = ended.wait(_UPDATE_SECS)
         show(running.status())

@@ -1,7 +1,7 @@
-"""Requests to ZooKeeper and to storage, told to those who want to know of them.
+"""Report requests to ZooKeeper and to storage to listeners.
 
-`txn.zookeeper.connection` and `txn.storage.opening` have one place each where requests pass; both
-hand them to `asked`. While nobody listens, that costs a request one look at an empty tuple.
+`txn.zookeeper.connection` and `txn.storage.opening` each have one place through which requests
+pass; both use `asked`. Without listeners, that costs a request one check of an empty tuple.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Service = Literal["zookeeper", "storage"]
 
 @dataclass(frozen=True)
 class Request:
-    """A request that was answered, or failed."""
+    """A request that was answered or failed."""
 
     service: Service
     operation: str
-    """Of ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; of storage a
+    """For ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; for storage a
     method of `txn.storage.store.Store`."""
     seconds: float
     error: str | None
-    """The name of what was raised instead of an answer."""
+    """The name of the exception instead of an answer."""
 
 
 _listeners: tuple[Callable[[Request], None], ...] = ()
@@ -37,15 +37,15 @@ _changing = threading.Lock()
 
 
 def listen(listener: Callable[[Request], None]) -> Callable[[], None]:
-    """Call `listener` after every request of this process, on the thread that made it.
+    """Call `listener` after every request of this process, in the thread of the request.
 
     Args:
         listener: must be fast, and must not raise.
 
     Returns:
-        What ends it; may be called again.
+        A function that ends it; idempotent.
     """
-    global _listeners  # noqa: PLW0603 - who asks has no handle on who listens
+    global _listeners  # noqa: PLW0603 - requests have no handle on the listeners
     with _changing:
         _listeners = (*_listeners, listener)
 
@@ -64,11 +64,11 @@ def asked(
     answers: tuple[type[BaseException], ...] = (),
     sent: float | None = None,
 ) -> T:
-    """The answer of a request, whose time is told.
+    """Return the answer of a request, and report its time.
 
     Args:
-        answers: what `ask` raises although it was answered, such as "there is no such node".
-        sent: when it was sent, by `time.perf_counter`, if `ask` only waits for its answer.
+        answers: exceptions of `ask` that are answers too, such as "no such node".
+        sent: the time it was sent, by `time.perf_counter`, if `ask` only waits for the answer.
     """
     if not (listeners := _listeners):
         return ask()

@@ -1,12 +1,12 @@
-"""A Spark session with Delta in it: quick to start, and quiet.
+"""A Spark session with Delta: fast to start, and quiet.
 
-Quick: Delta's jars come from a folder (`txn.machine.jars`), never through a resolver. In local mode
+Fast: Delta's jars come from a folder (`txn.machine.jars`), never through a resolver. In local mode
 they are on Java's own class path, which allows an archive of loaded classes. A spout's own jars
 come as `spark.jars`, after that class path, so the archive still fits.
 `python -m txn.session` fetches the jars and makes that archive, once per machine.
 
-Quiet: Spark's log goes to stderr from level ERROR on, and the one warning of Java that has no
-switch is filtered out (`txn/machine/spark_conf/`).
+Quiet: Spark's log goes to stderr from level ERROR on, and the one warning of Java without a switch
+is filtered out (`txn/machine/spark_conf/`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPARK_CONF = Path(__file__).parent / "machine" / "spark_conf"
 _POOLS = _SPARK_CONF / "fairscheduler.xml"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ARCHIVE_TIMEOUT_SECS = 300.0
-_SAID_CHARACTERS = 300
+_OUTPUT_CHARACTERS = 300
 # Variables with options for the JVM that pyspark starts.
 _JAVA_OPTION_VARIABLES = (
     "JAVA_TOOL_OPTIONS",
@@ -48,7 +48,7 @@ _JAVA_OPTION_VARIABLES = (
     "SPARK_SUBMIT_OPTS",
     SUBMIT_ARGS,
 )
-# An option that names a collector, or a file of options, which may.
+# An option that names a collector, or a file of options, which may name one.
 _COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(?:Flags|VMOptionsFile)=|(?:^|\s)@")
 
 
@@ -59,7 +59,7 @@ def delta_session(
     *,
     packages: Sequence[str] = (),
 ) -> SparkSession:
-    """The running Spark session, or a new one, with Delta configured.
+    """Return the running Spark session, or a new one, with Delta configured.
 
     Args:
         app_name: shown in Spark's UI and logs.
@@ -70,21 +70,26 @@ def delta_session(
         conf: Spark settings; they win over the submitter's, and those over the defaults of
             `session_conf`. Jars, class paths and SQL extensions are added to Delta's.
         packages: Maven packages to add to Delta's, such as `KafkaSpout.packages`; fetched once.
-            They cannot be added to a session that runs already.
+            They cannot be added to a running session.
 
     Raises:
-        SetupError: no Java 17, no jars and no network, Java did not come up, or a session without
+        SetupError: no Java 17, no jars and no network, Java did not start, or a session without
             Delta is running in this process.
     """
     find_java()
-    given = dict(conf or {})
-    said = submitted()
-    master = given.get("spark.master") or master or said.get("spark.master") or "local[*]"
-    settings = session_conf(master, given, packages, said)
+    program_conf = dict(conf or {})
+    submitter_conf = submitted()
+    master = (
+        program_conf.get("spark.master")
+        or master
+        or submitter_conf.get("spark.master")
+        or "local[*]"
+    )
+    settings = session_conf(master, program_conf, packages, submitter_conf)
     _import_pyspark_quietly()
     from pyspark.sql import SparkSession
 
-    # `spark.app.name` and `spark.master` may be in `conf` too: they come last and win.
+    # `conf` comes last and wins, also for `spark.app.name` and `spark.master`.
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -102,13 +107,13 @@ def session_conf(
     packages: Sequence[str] = (),
     said: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Every setting of a session: Delta's, ours for speed and quiet, and `conf`, which wins.
+    """Return every setting of a session: Delta's, ours for speed and quiet, and `conf`, which wins.
 
     Args:
         said: the submitter's settings; they win over defaults, and `conf` over them.
 
     With a local master Java uses the parallel garbage collector, unless the user's options,
-    Spark's folder or the environment may name another one.
+    Spark's folder or the environment may name another.
 
     Raises:
         SetupError: jars of Delta or of a package are missing and cannot be fetched.
@@ -118,22 +123,22 @@ def session_conf(
     defaults = {
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Batches in flight share the executors instead of queueing behind the oldest job.
+        # Batches in flight share the executors instead of a queue behind the oldest job.
         "spark.scheduler.mode": "FAIR",
-        # Only the driver reads it. Without a scheme, Hadoop would look for it in the default file
+        # Only the driver reads it. Without a scheme, Hadoop would read it from the default file
         # system of a cluster.
         "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.ui.showConsoleProgress": "false",
         # Equal stages of a plan get equal classes. A job of several batches has the same stages
         # for each batch; with numbers in the names, Java would compile each of them separately.
         "spark.sql.codegen.useIdInClassName": "false",
-        # Half of the code of an aggregation is a second hash table before the first. Compiling it
-        # takes longer than a batch saves by it, and with few groups it is not faster anyway.
+        # Half of the code of an aggregation is a second hash table before the first. To compile it
+        # takes longer than a batch saves by it, and with few groups it is not faster.
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         "spark.driver.defaultJavaOptions": _java_options(theirs, local=_cores(master) is not None),
         **_local_defaults(master),
     }
-    # Settings of the submitter that are not among our defaults reach Spark by themselves.
+    # The submitter's other settings reach Spark by themselves.
     merged = {**defaults, **{key: said[key] for key in said if key in defaults}, **conf}
     merged["spark.sql.extensions"] = _with_delta(theirs.get("spark.sql.extensions", ""))
     if is_submitted():  # spark-submit has placed the jars
@@ -147,14 +152,14 @@ def session_conf(
 
 
 def prepare() -> None:
-    """Fetch the jars and archive Spark's loaded classes, so that later starts are quick.
+    """Fetch the jars and archive Spark's loaded classes, so later starts are fast.
 
     The archive holds the classes that a small Delta job loads; with it, a start takes about a
-    third less time. Everything works without it too, so a Java that makes none (some come without
-    an archive of their own classes, which ours would be built on) is told of on stderr.
+    third less time. Everything works without it too, so a Java that makes none (some lack the
+    archive of their own classes on which ours is built) only causes a note on stderr.
 
     Raises:
-        SetupError: there is no fitting Java, or the jars could not be fetched.
+        SetupError: there is no suitable Java, or the jars could not be fetched.
     """
     find_java()
     delta_jars()
@@ -164,21 +169,21 @@ def prepare() -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archiving-", dir=archive.parent) as scratch:
         made = Path(scratch) / archive.name
-        said = _train(made, Path(scratch))
+        output = _train(made, Path(scratch))
         if made.is_file():
             made.replace(archive)
         else:
             sys.stderr.write(
                 "This Java has made no archive of Spark's classes, so each start of Spark takes "
-                f"about a third longer; nothing else changes. What it said: {said}\n"
+                f"about a third longer; nothing else changes. What it said: {output}\n"
             )
 
 
 def _train(archive: Path, scratch: Path) -> str:
-    """Run a small Delta job in a child process whose JVM archives its classes when it ends.
+    """Run a small Delta job in a child process whose JVM archives its classes at its end.
 
     Returns:
-        What it said first.
+        The beginning of its output.
     """
     code = (
         "import sys\n"
@@ -214,7 +219,7 @@ def _train(archive: Path, scratch: Path) -> str:
         )
     except subprocess.TimeoutExpired as error:
         return f"nothing in {error.timeout:g} seconds"
-    return printable((ended.stdout + ended.stderr).strip()[:_SAID_CHARACTERS])
+    return printable((ended.stdout + ended.stderr).strip()[:_OUTPUT_CHARACTERS])
 
 
 def _java_options(conf: Mapping[str, str], *, local: bool) -> str:
@@ -222,20 +227,20 @@ def _java_options(conf: Mapping[str, str], *, local: bool) -> str:
     options = [f"-Dlog4j2.configurationFile={log}"]
     if local and not _may_choose_collector(conf):
         # Batches are computed here: throughput counts, and nothing waits for a pause of this JVM
-        # (the ZooKeeper session is Python's). A twentieth less time than with Java's own choice.
+        # (the ZooKeeper session is in Python). It saves a twentieth over Java's own choice.
         options.append("-XX:+UseParallelGC")
     archive = class_archive()
     if local and archive.is_file():
-        # If the archive does not fit, Java does not use it; that is not worth a message.
+        # If the archive does not fit, Java ignores it; no message is necessary.
         options += [f'-XX:SharedArchiveFile="{archive}"', "-Xlog:disable", "-Xlog:all=error:stderr"]
     return " ".join(options)
 
 
 def _may_choose_collector(conf: Mapping[str, str]) -> bool:
-    """Return whether the user's options may name a garbage collector: Java refuses a second."""
-    said = [conf.get("spark.driver.extraJavaOptions", "")]
-    said += [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES]
-    return _own_spark_conf() or any(_COLLECTOR.search(options) for options in said)
+    """True if the user's options may name a garbage collector: Java refuses a second one."""
+    options = [conf.get("spark.driver.extraJavaOptions", "")]
+    options += [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES]
+    return _own_spark_conf() or any(_COLLECTOR.search(text) for text in options)
 
 
 def _local_defaults(master: str) -> dict[str, str]:
@@ -246,13 +251,13 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Spark's 200 and Delta's 50 are for clusters: here each one is one more task in the queue.
+        # Spark's 200 and Delta's 50 are for clusters: here each is another task in the queue.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.databricks.delta.snapshotPartitions": "2",
         # VACUUM lists a table's folder in this many tasks; the default is 10,000.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
-        # Spark keeps a thousand jobs, and as many queries with their plans, for its UI, which is
-        # off. They would fill up a driver that commits ten batches a second.
+        # For its UI, which is off, Spark keeps a thousand jobs, and as many queries with their
+        # plans. They would fill a driver that commits ten batches a second.
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
@@ -261,13 +266,13 @@ def _local_defaults(master: str) -> dict[str, str]:
 
 
 def _cores(master: str) -> int | None:
-    """Threads of a master within this process, or None for a cluster."""
+    """Return the number of threads of a local master, or None for a cluster."""
     if master == "local":
         return 1
-    found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
-    if found is None:
+    match = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
+    if match is None:
         return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1])
 
 
 def _joined(key: str, separator: str, ours: list[str], conf: Mapping[str, str]) -> dict[str, str]:
@@ -284,19 +289,19 @@ def _with_delta(extensions: str) -> str:
 def _spark_env(settings: Mapping[str, str], *, local: bool) -> Iterator[None]:
     """Set the variables for Spark's launcher: UTF-8, and our `spark-env.sh` if there is no other.
 
-    The launcher would take jars and class paths of PYSPARK_SUBMIT_ARGS in place of ours, so lists
-    that include ours are added after them.
+    Jars and class paths in PYSPARK_SUBMIT_ARGS would replace ours, so lists that include ours are
+    added after them.
 
     Args:
-        local: whether tasks run in this process: Python workers are this program's Python then,
-            with its packages, and Spark's address is loopback, unless the user names another one.
+        local: True if tasks run in this process: then Python workers use this program's Python,
+            with its packages, and Spark's address is loopback, unless the user names others.
     """
     utf8 = in_utf8(os.environ)
     ours = {name: utf8.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG")}
     if local and not _names_python(settings):
         ours["PYSPARK_PYTHON"] = sys.executable
     if local and not (os.environ.keys() & {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}):
-        # Else Java looks up this machine's name, which no name server may know.
+        # Otherwise Java looks up this machine's name, which may be unknown.
         ours["SPARK_LOCAL_IP"] = "127.0.0.1"
     if not _own_spark_conf():
         ours["SPARK_CONF_DIR"] = str(_SPARK_CONF)
@@ -320,8 +325,8 @@ def _set_variables(values: Mapping[str, str | None]) -> None:
 
 def _names_python(settings: Mapping[str, str]) -> bool:
     variables = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-    said = os.environ.get(SUBMIT_ARGS, "")
-    named = "spark.pyspark.python" in settings or "spark.pyspark.python" in said
+    submit_args = os.environ.get(SUBMIT_ARGS, "")
+    named = "spark.pyspark.python" in settings or "spark.pyspark.python" in submit_args
     return named or any(os.environ.get(name) for name in variables)
 
 
@@ -332,7 +337,7 @@ def _own_spark_conf() -> bool:
 
 
 def _import_pyspark_quietly() -> None:
-    """Import the module that pyspark would import at its first call, without its pandas warning.
+    """Import the module that pyspark imports at its first call, without its pandas warning.
 
     This project uses neither pyspark's pandas support nor pandas itself.
     """

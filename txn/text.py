@@ -1,4 +1,4 @@
-"""Text for people: strangers' text, positions and durations in words, an error in one line."""
+"""Text for people: foreign text, positions, durations and sizes, an error in one line."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _LONG_STRING = 40
 _SHOWN_ITEMS = 3
 _SHOWN_LEVELS = 6
 _PLACE = "_txn_place"
-"""Attribute of an error: the innermost place that it came from."""
+"""Attribute of an error: the innermost place where it was raised."""
 
 
 def printable(text: str) -> str:
-    r"""Foreign text, safe for a terminal.
+    r"""Return foreign text, safe for a terminal.
 
-    Characters that move the cursor, hide or turn around what stands beside them, and halves of
-    characters, become escapes such as `\x1b`; line breaks and tabs stay.
+    Control characters, characters that hide or reverse their neighbours, and lone surrogates become
+    escapes such as `\x1b`; line breaks and tabs stay.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -56,48 +56,50 @@ def _escape(character: str) -> str:
 
 
 def first_line(error: BaseException, said: str | None = None) -> str:
-    """The kind of an error, and the first line of what it says if it says anything; printable.
+    """Return the class of an error and the first line of its message, if any; printable.
 
     Args:
-        said: what it says, where that is not all of its own text.
+        said: the message, if it is not all of the error's own text.
     """
     lines = (str(error) if said is None else said).strip().splitlines()
     return f"{type(error).__name__}: {printable(lines[0])}" if lines else type(error).__name__
 
 
 def first_said(error: BaseException) -> str:
-    """The first line of what an error says, printable; its kind if it says nothing."""
+    """Return the first line of an error's message, printable; its class if it has none."""
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def is_the_users(file: str) -> bool:
-    """Return whether a file of code is neither ours, nor Spark's, nor Python's."""
+    """True if a file of code is neither ours, nor Spark's, nor Python's."""
     return not file.startswith(_OURS) and not _SPARK_OR_PYTHON.search(file)
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file belongs to a package that was installed."""
+    """True if a file belongs to an installed package."""
     return _INSTALLED.search(file) is not None
 
 
 def last_users_frame(files: Iterable[str]) -> int | None:
-    """Which of a traceback's files, the outermost first, is the last one that the user wrote.
+    """Find the last file of a traceback, outermost first, that the user wrote.
 
-    A package that was installed counts only if nothing else is the user's: their job may be one.
+    An installed package counts only if no other file is the user's: their job may be one.
 
     Returns:
-        its index; None if all of them are ours, Spark's or Python's.
+        Its index; None if all files are ours, Spark's or Python's.
     """
-    own = [(index, is_installed(file)) for index, file in enumerate(files) if is_the_users(file)]
-    written = [index for index, installed in own if not installed]
-    return max(written or (index for index, _ in own), default=None)
+    user_files = [
+        (index, is_installed(file)) for index, file in enumerate(files) if is_the_users(file)
+    ]
+    written = [index for index, installed in user_files if not installed]
+    return max(written or (index for index, _ in user_files), default=None)
 
 
 def users_line(error: BaseException) -> str:
-    """The user's own line in which an error arose: `clean (orders.py:12)`; empty if none."""
+    """Return the user's own line in which an error arose: `clean (orders.py:12)`; "" if none."""
     frames = traceback.extract_tb(error.__traceback__)
     files = [frame.filename for frame in frames]
-    # What called us is not the cause: only what we called may be.
+    # Our callers are not the cause: only code that we called may be.
     entered = next((i for i, file in enumerate(files) if file.startswith(_OURS)), 0)
     last = last_users_frame(files[entered:])
     if last is None:
@@ -108,7 +110,7 @@ def users_line(error: BaseException) -> str:
 
 @contextmanager
 def placed(where: str) -> Iterator[None]:
-    """An error that leaves the block came from there, unless a block within says it already."""
+    """Mark an error that leaves the block with its place, unless an inner block has done so."""
     try:
         yield
     except Exception as error:
@@ -117,12 +119,12 @@ def placed(where: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str | None:
-    """The innermost `placed` that an error came from; None if there is none."""
+    """Return the place of the innermost `placed` block that an error left, or None."""
     return vars(error).get(_PLACE)
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: `42 s`, `3 min 05 s` or `2 h 10 min`."""
+    """Return seconds for people: `42 s`, `3 min 05 s` or `2 h 10 min`."""
     whole = int(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -132,7 +134,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people, in decimal units: `740 bytes`, `1.2 MB`."""
+    """Return bytes for people, in decimal units: `740 bytes`, `1.2 MB`."""
     if count < 1000:
         return f"{count} bytes"
     value, unit = float(count), 0
@@ -143,25 +145,25 @@ def size(count: int) -> str:
 
 
 def describe(metadata: Any) -> str:
-    """A spout's metadata in a few words: names of files, or JSON with the long parts left out."""
+    """Return a spout's metadata in short: file names, or JSON without its long parts."""
     if metadata is None:
         return "idle"
     if isinstance(metadata, Mapping):
         named = next((names for value in metadata.values() if (names := _file_names(value))), None)
         if named is not None:
-            return printable(_some(named))
+            return printable(_first_items(named))
     return printable(_shortened(read_of(metadata)))
 
 
 def read_of(metadata: Any) -> Any:
-    """What was read; a PartitionedSpout's positions of other partitions (`latest`) are left out."""
+    """Return the part that was read, without a PartitionedSpout's other positions (`latest`)."""
     if isinstance(metadata, Mapping) and set(metadata) == {"read", "latest"}:
         return metadata["read"]
     return metadata
 
 
 def _file_names(value: Any) -> list[str]:
-    """The last parts of the paths, if `value` is a list of objects with a path each."""
+    """Return the last parts of the paths, if `value` is a list of objects with a path each."""
     if not isinstance(value, list | tuple):
         return []
     paths = [item.get("path") for item in value if isinstance(item, Mapping)]
@@ -174,14 +176,18 @@ def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
     if isinstance(value, Mapping | list | tuple) and not levels:
         return "..."
     if isinstance(value, Mapping):
-        return "{" + _some([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
+        return (
+            "{"
+            + _first_items([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()])
+            + "}"
+        )
     if isinstance(value, list | tuple):
-        return "[" + _some([_shortened(item, levels - 1) for item in value]) + "]"
+        return "[" + _first_items([_shortened(item, levels - 1) for item in value]) + "]"
     if isinstance(value, str):
         return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
     return json.dumps(value)
 
 
-def _some(items: list[str]) -> str:
+def _first_items(items: list[str]) -> str:
     rest = len(items) - _SHOWN_ITEMS
     return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")

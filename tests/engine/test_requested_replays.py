@@ -130,7 +130,7 @@ def test_planning_waits_for_a_zookeeper_that_is_away(zookeeper: EmbeddedZooKeepe
         aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="boom")
         store.persist_start(start(1, s=1))
         store.persist_committed(committed(1), aside)
-        store._patience = 0.5  # no need to wait for the whole deadline
+        store._timeout_secs = 0.5  # no need to wait for the whole deadline
         store._connection.close()
         with pytest.raises(SourceUnavailableError, match="ZooKeeper"):
             answer(store, Plan(ATTEMPT, ("s",), {}))

@@ -133,7 +133,7 @@ class Sent:
 
 def test_only_so_many_attempts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that never commit do not fill the memory: of the oldest the plan is forgotten."""
-    monkeypatch.setattr("txn.lineage.events._KEPT", 2)
+    monkeypatch.setattr("txn.lineage.events._MOST_ENTRIES", 2)
     client = Sent()
     lineage = Lineage(cast("Any", client))
     attempts = [TransactionAttempt(1, number) for number in range(3)]

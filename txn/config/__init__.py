@@ -1,4 +1,4 @@
-"""The settings of a topology, and where they come from."""
+"""The settings of a topology, and their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a topology: one frozen object, checked when it is made."""
+"""The settings of a topology: one frozen object, validated on construction."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TopologyConfig(BaseModel):
 
     @property
     def places(self) -> dict[str, str]:
-        """Setting -> where it stands, of those that are not from the program."""
+        """Setting -> the place where it was set; settings of the program are absent."""
         return self._places
 
     @model_validator(mode="before")
@@ -131,7 +131,7 @@ class TopologyConfig(BaseModel):
 
 
 def is_unknown(name: str) -> str | None:
-    """What to say of a name that is not a setting; None if it is one."""
+    """Return the message for a name that is not a setting; None if it is one."""
     if name in TopologyConfig.model_fields:
         return None
     near = get_close_matches(name, TopologyConfig.model_fields, n=1, cutoff=0.75)
@@ -141,7 +141,7 @@ def is_unknown(name: str) -> str | None:
 
 
 def _described() -> str:
-    """Every setting with its type, default and meaning, for `help(TopologyConfig)`."""
+    """Return every setting with its default and meaning, for `help(TopologyConfig)`."""
     lines = ["", "    Settings:"]
     for name, field in TopologyConfig.model_fields.items():
         text = " ".join((field.description or "").split())

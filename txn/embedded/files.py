@@ -10,7 +10,7 @@ from txn.errors import SetupError
 
 __all__ = ["JVM_FLAGS", "LOG4J", "ZOO_CFG", "class_path"]
 
-# The jars of pyspark that the server needs: half a second less than with all 300.
+# The jars of pyspark that the server needs: it starts half a second faster than with all 300.
 _JARS = (
     "zookeeper-3",
     "zookeeper-jute-",
@@ -30,14 +30,14 @@ _JARS = (
     "snappy-java-",
 )
 
-# Serial GC and the quick compiler: this server handles some hundred requests a second.
+# Serial GC and the fast compiler: this server handles some hundred requests a second.
 JVM_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
     "-Xms32m",
-    # Not what it needs, but what it may come to: it keeps the last 500 transactions in memory, and
-    # those of large metadata have half a megabyte each.
+    # The worst case: it keeps the last 500 transactions in memory, each up to half a megabyte with
+    # large metadata.
     "-Xmx1g",
     "-Dzookeeper.maxResponseCacheSize=0",
     "-XX:+ExitOnOutOfMemoryError",
@@ -45,13 +45,13 @@ JVM_FLAGS = (
     "-Dlog4j2.configurationFile=log4j2.properties",
     "-Dlog4j2.disable.jmx=true",
     "-Dzookeeper.jmx.log4j.disable=true",
-    "-XX:-UsePerfData",  # nothing of it in /tmp
+    "-XX:-UsePerfData",  # no file of it in /tmp
     "-Dzookeeper.preAllocSize=1024",  # KiB: the transaction log grows by this, not by 64 MiB
     "-Dzookeeper.snapCount=10000",
     "-Dzookeeper.snapSizeLimitInKb=32768",
 )
 
-# Relative to the folder, in which the server is started: no path has to be escaped.
+# Relative to the server's working directory, its folder, so no path has to be escaped.
 ZOO_CFG = """\
 # Written by txn at every start.
 dataDir=./data
@@ -87,26 +87,26 @@ rootLogger.appenderRef.file.ref=file
 
 
 def class_path() -> str:
-    """The jars of pyspark that the server needs, for Java's `-cp`.
+    """Return the jars of pyspark that the server needs, for Java's `-cp`.
 
     Raises:
-        SetupError: there is no pyspark.
+        SetupError: pyspark is not installed.
     """
-    found = importlib.util.find_spec("pyspark")  # finds, and does not import it
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("pyspark")  # without an import
+    if package is None or not package.submodule_search_locations:
         raise SetupError(
             "The embedded ZooKeeper server is part of pyspark, which is not installed. "
             "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
             '"host:2181".',
             number="TXN-211",
         )
-    home = Path(found.submodule_search_locations[0])
+    home = Path(package.submodule_search_locations[0])
     if not (home / "jars").is_dir():
-        # Under spark-submit pyspark is imported out of an archive; its jars are Spark's own.
+        # Under spark-submit, pyspark is imported from an archive, and Spark has the jars.
         home = Path(os.environ.get("SPARK_HOME", home))
     folder = home / "jars"
     jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_JARS))
     needed = {next((p for p in _JARS if Path(jar).name.startswith(p)), "") for jar in jars}
     if len(needed) < len(_JARS):
-        return str(folder / "*")  # another pyspark names them differently: take them all
+        return str(folder / "*")  # another pyspark names them differently: use all of them
     return os.pathsep.join(jars)

@@ -1,8 +1,8 @@
-"""The folder of an embedded server: who has it, its port, its configuration, the end of its log.
+"""The folder of an embedded server: its lock, owner, port, configuration and log.
 
-Who may use a folder is decided by `flock` on `FOLDER/lock`. The lock is handed down to the
-supervisor and the JVM, so it lasts exactly as long as a server may write to the folder, also
-when the program that started it is gone. `FOLDER/server.json` says who that is.
+`flock` on `FOLDER/lock` decides which process may use a folder. The supervisor and the JVM inherit
+the lock, so it lasts exactly as long as a server may write to the folder, even when the program
+that started it is gone. `FOLDER/server.json` names that program.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from txn.zookeeper.liveness import is_running
 __all__ = ["IN_USE", "LOOPBACK", "Owner", "ServerFolder", "port_of", "serves"]
 
 IN_USE = "TXN-205"
-"""Number of the error that another process has the folder."""
+"""Number of the error for a folder that another process uses."""
 LOOPBACK = "127.0.0.1"
 
-# Below the range from which systems take ports for outgoing connections: there a client that keeps
-# trying a port with no server behind it can, on loopback, end up connected to itself.
+# Below the range of ports for outgoing connections: there, on loopback, a client that retries a
+# port without a server can end up connected to itself.
 _PORTS = range(20000, 32000)
 
 _HOSTS = re.compile(r"127\.0\.0\.1:[0-9]{1,5}")
@@ -51,10 +51,10 @@ class Owner:
 
 
 class ServerFolder:
-    """Where one server has its data, its configuration and its log.
+    """The folder of one server's data, configuration and log.
 
     Args:
-        private: whether it is to be the user's alone.
+        private: True: only the user may open it.
     """
 
     def __init__(self, path: str | Path, *, private: bool = False) -> None:
@@ -62,7 +62,7 @@ class ServerFolder:
         self._private = private
 
     def make(self) -> None:
-        """Create the folder if need be.
+        """Create the folder if necessary.
 
         Raises:
             SetupError: it cannot be made.
@@ -78,29 +78,29 @@ class ServerFolder:
                 number="TXN-206",
             ) from error
 
-    # --- who has it --------------------------------------------------------------------------
+    # --- the owner ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[IO[bytes]]:
-        """Hold the folder's lock while starting; the server's processes then hold it on.
+        """Hold the folder's lock during a start; then the server's processes hold it.
 
         Raises:
-            SetupError: another process has the folder.
+            SetupError: another process uses the folder.
         """
         deadline = time.monotonic() + _LOCK_SECS
         with (self.path / "lock").open("ab") as lock:
             while not _try_lock(lock, fcntl.LOCK_EX):
                 owner = self.owner()
-                # A server whose owner has just died is about to end, and `is_locked` takes the
-                # lock for a moment: neither is a reason to refuse.
+                # Wait for two short-lived holders: a server whose owner has just died is about to
+                # end, and `is_locked` takes the lock for a moment.
                 if (owner and is_running(owner.pid)) or time.monotonic() >= deadline:
                     raise self._in_use(owner)
                 time.sleep(_POLL_SECS)
-            # Closing our descriptor does not unlock: the children's share the same lock.
+            # Closing our descriptor does not unlock: the children share the lock.
             yield lock
 
     def is_locked(self) -> bool:
-        """Return whether a process holds the folder's lock."""
+        """True if a process holds the folder's lock."""
         try:
             with (self.path / "lock").open("rb") as lock:
                 return not _try_lock(lock, fcntl.LOCK_SH)
@@ -108,27 +108,27 @@ class ServerFolder:
             return False
 
     def owner(self) -> Owner | None:
-        """Return who wrote itself down; None: nobody, or the file holds something else."""
+        """Return the recorded owner; None if there is none, or the file is invalid."""
         try:
-            said = json.loads((self.path / "server.json").read_text("ascii"))
+            record = json.loads((self.path / "server.json").read_text("ascii"))
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(said, dict):
+        if not isinstance(record, dict):
             return None
-        pid, hosts = said.get("pid"), said.get("hosts")
+        pid, hosts = record.get("pid"), record.get("hosts")
         if not isinstance(hosts, str) or not _HOSTS.fullmatch(hosts):
             return None
         return Owner(pid, hosts) if type(pid) is int and 0 < pid < 2**31 else None
 
     def write_owner(self, hosts: str, server_pid: int) -> None:
-        """Write down that this process owns the folder; the server's process id is for people."""
-        said = {"pid": os.getpid(), "server_pid": server_pid, "hosts": hosts}
+        """Record this process as the folder's owner; the server's process id is for people."""
+        record = {"pid": os.getpid(), "server_pid": server_pid, "hosts": hosts}
         temporary = self.path / "server.json.new"
-        temporary.write_text(json.dumps(said), "ascii")
+        temporary.write_text(json.dumps(record), "ascii")
         temporary.replace(self.path / "server.json")
 
     def forget_owner(self) -> None:
-        """Delete what `write_owner` wrote."""
+        """Delete the record of `write_owner`."""
         (self.path / "server.json").unlink(missing_ok=True)
 
     def _in_use(self, owner: Owner | None) -> SetupError:
@@ -145,27 +145,27 @@ class ServerFolder:
             number=IN_USE,
         )
 
-    # --- what the server is started with, and what it wrote ----------------------------------
+    # --- configuration and log ---------------------------------------------------------------
 
-    def choose_port(self, wanted: int | None) -> int:
-        """The port that is wanted; else the folder's last one if it is free, else a free one.
+    def choose_port(self, requested: int | None) -> int:
+        """Return `requested`, or else the folder's last port if free, or else another free one.
 
         Raises:
-            SetupError: the port that is wanted is in use, or all are.
+            SetupError: `requested` is in use, or all ports are.
         """
-        if wanted is not None:
-            if not _is_free(wanted):
+        if requested is not None:
+            if not _is_free(requested):
                 raise SetupError(
-                    f"Port {wanted} on {LOOPBACK}, for the ZooKeeper server in "
+                    f"Port {requested} on {LOOPBACK}, for the ZooKeeper server in "
                     f"'{self.path}', is in use. Stop what uses it, or leave the port out.",
                     number="TXN-207",
                 )
-            return wanted
+            return requested
         with contextlib.suppress(OSError, ValueError):
             last = int((self.path / "port").read_text("ascii"))
             if _is_free(last):
                 return last
-        # Each folder begins to look elsewhere, so that two that start at once seldom collide.
+        # Each folder starts at another port, so two that start at once seldom collide.
         digest = hashlib.sha256(os.fsencode(self.path)).digest()
         first = int.from_bytes(digest[:4], "big") % len(_PORTS)
         for i in range(len(_PORTS)):
@@ -181,7 +181,7 @@ class ServerFolder:
         """Write the server's configuration, and the port for the next start.
 
         Args:
-            credential: whose the server is; None: anybody's.
+            credential: of the server's owner; None: the server is open.
         """
         setting = guard_setting(credential) if credential else ""
         text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting)
@@ -190,24 +190,24 @@ class ServerFolder:
         (self.path / "port").write_text(str(port), "ascii")
 
     def end_of_log(self) -> list[str]:
-        """The last lines that the server wrote."""
+        """Return the last lines of the server's output and log."""
         lines: list[str] = []
         for name in ("server.out", "server.log"):
             with contextlib.suppress(OSError):
                 text = (self.path / name).read_text("utf-8", "replace")
-                # Java's stack traces would push the words out of the part that is shown.
+                # Leave out Java's stack traces, or they would fill the lines that are shown.
                 words = [line for line in text.splitlines() if not line.startswith("\tat ")]
                 lines += words[-_TAIL_LINES:]
         return lines
 
 
 def port_of(hosts: str) -> int:
-    """The port of a connect string with one server."""
+    """Return the port of a connect string with one server."""
     return int(hosts.rpartition(":")[2])
 
 
 def serves(port: int) -> bool:
-    """Return whether a ZooKeeper server serves there. It answers `ruok` before it serves."""
+    """True if a ZooKeeper server serves there. Asks `srvr`: it answers `ruok` before it serves."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

@@ -1,10 +1,10 @@
-"""Whose an embedded ZooKeeper server is: a credential in its folder, and an ACL on every node.
+"""Restrict an embedded ZooKeeper server to its owner: a credential, and an ACL on every node.
 
 Each user of the machine can connect to a port on the loopback interface. So the server's folder
-(mode 700) has a file `credential` (mode 600) with a random password, made once. Its hash is in the
-server's configuration as that of ZooKeeper's superuser, and every node, the root included, belongs
-to it: without it nothing can be listed, read, created, changed or deleted. Nodes that an earlier
-release left open are taken over at the first start.
+(mode 700) has a file `credential` (mode 600) with a random password, made once. The server's
+configuration has its hash as that of ZooKeeper's superuser, who owns every node, the root included:
+without it nothing can be listed, read, created, changed or deleted. The first start takes over
+nodes that an earlier release left open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 CREDENTIAL = "credential"
-"""Name of the file; it holds `digest:txn:PASSWORD`, as `TXN_ZOOKEEPER_AUTH_FILE` takes it."""
+"""Name of the file, which holds `digest:txn:PASSWORD` as for `TXN_ZOOKEEPER_AUTH_FILE`."""
 
 _BYTES = 32
 _FORM = re.compile(r"digest:(txn:[0-9a-f]{64})")
@@ -42,19 +42,19 @@ _CHANGES = 2 | 4 | 8 | 16
 
 
 def make_credential(folder: Path) -> str:
-    """The folder's credential, "txn:PASSWORD" for the scheme digest; made if it has none.
+    """Return the folder's credential, "txn:PASSWORD" for the scheme digest; creates it if missing.
 
     Raises:
         SetupError: the file cannot be written, or does not hold a credential.
     """
-    found = read_credential(folder)
-    if found is not None:
-        return found
+    present = read_credential(folder)
+    if present is not None:
+        return present
     credential = f"txn:{secrets.token_hex(_BYTES)}"
     temporary = folder / f"{CREDENTIAL}.new"
     try:
         temporary.unlink(missing_ok=True)
-        # Born with its mode: at no moment can anybody else open it.
+        # Created with its mode, so no other user can open it at any moment.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"digest:{credential}\n")
@@ -71,7 +71,7 @@ def make_credential(folder: Path) -> str:
 
 
 def read_credential(folder: Path) -> str | None:
-    """The folder's credential; None if it has none, as after an earlier release.
+    """Return the folder's credential; None without one, as after an earlier release.
 
     Raises:
         SetupError: the file cannot be read, or holds something else.
@@ -100,7 +100,7 @@ def read_credential(folder: Path) -> str | None:
 
 
 def guard_setting(credential: str) -> str:
-    """The line of `zoo.cfg` that makes the credential the superuser's: a hash, not the password."""
+    """Return the line of `zoo.cfg` with the superuser's credential: a hash, not the password."""
     from kazoo.security import make_digest_acl_credential
 
     user, _, password = credential.partition(":")
@@ -109,10 +109,10 @@ def guard_setting(credential: str) -> str:
 
 
 def guard(hosts: str, credential: str) -> None:
-    """Take over every node that others may change. The root comes last: then all of it is done.
+    """Take over every node that others may change, the root last, which marks the end.
 
     Raises:
-        SetupError: the server does not let us.
+        SetupError: the server refuses.
     """
     from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException
@@ -126,7 +126,7 @@ def guard(hosts: str, credential: str) -> None:
     try:
         client.start(timeout=_CONNECT_SECS)
         if _is_open(client, "/"):
-            _take(client, "/", make_digest_acl(user, password, all=True))
+            _take_over(client, "/", make_digest_acl(user, password, all=True))
     except (KazooException, KazooTimeoutError) as error:
         raise SetupError(
             f"The nodes of the ZooKeeper server at {hosts} could not be restricted to their "
@@ -139,16 +139,16 @@ def guard(hosts: str, credential: str) -> None:
 
 
 def require_own_listener(port: int, tables: Iterable[str] | None = None) -> None:
-    """Check that the process on a port is ours before sending it the credential.
+    """Check that our user's process listens on a port, before sending it the credential.
 
     Another user could have taken the port in the moment before our server did.
 
     Args:
-        tables: contents of `/proc/net/tcp` and `tcp6`; None: the kernel's. Nothing is known where
-            it has none, as on macOS.
+        tables: contents of `/proc/net/tcp` and `tcp6`; None: the kernel's. Without them, as on
+            macOS, nothing is checked.
 
     Raises:
-        SetupError: it is another user's.
+        SetupError: another user listens on the port.
     """
     for table in _socket_tables() if tables is None else tables:
         for row in (line.split() for line in table.splitlines()[1:]):
@@ -168,17 +168,17 @@ def _socket_tables() -> Iterator[str]:
             yield Path(f"/proc/net/{name}").read_text("ascii")
 
 
-def _take(client: Any, path: str, owner: Any) -> None:
+def _take_over(client: Any, path: str, owner: Any) -> None:
     from kazoo.exceptions import NoNodeError
 
     with contextlib.suppress(NoNodeError):  # it went with its session meanwhile
         for child in client.get_children(path):
-            _take(client, f"{path.rstrip('/')}/{child}", owner)
+            _take_over(client, f"{path.rstrip('/')}/{child}", owner)
         if _is_open(client, path):
             client.set_acls(path, [owner])
 
 
 def _is_open(client: Any, path: str) -> bool:
-    """Return whether anybody may change the node."""
+    """True if anybody may change the node."""
     acls, _ = client.get_acls(path)
     return any(acl.id.scheme == "world" and acl.perms & _CHANGES for acl in acls)

@@ -1,14 +1,14 @@
-"""A real ZooKeeper server as a child process, out of the jars that pyspark brings along.
+"""A real ZooKeeper server as a child process, from the jars of pyspark.
 
-For one machine: `txn` works without anybody installing ZooKeeper, and the coordinator's state
-lies in a folder. It is the same server as anywhere else (`ZooKeeperServerMain`), one of it, on the
-loopback interface only, syncing every write to disk.
+For one machine: `txn` works without an installed ZooKeeper, with the coordinator's state in a
+folder. It is the ordinary server (`ZooKeeperServerMain`), alone, on the loopback interface only,
+and it syncs every write to disk.
 
-Who may use a folder is decided by its lock (`txn.embedded.folder`), which the supervisor and the
-JVM are handed down.
+The folder's lock (`txn.embedded.folder`) decides which process may use it; the supervisor and the
+JVM inherit it.
 
-Its nodes belong to whoever may read `FOLDER/credential` (`txn.embedded.guard`): any user of
-the machine can reach a port on the loopback interface.
+Its nodes belong to everyone who can read `FOLDER/credential` (`txn.embedded.guard`), because any
+user of the machine can reach a port on the loopback interface.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _TRIES = 3
 
 
 class EmbeddedZooKeeper:
-    """A ZooKeeper server of our own, in a folder. A context manager; may be started again.
+    """An embedded ZooKeeper server with its folder. A context manager; may be started again.
 
     It dies with this process, SIGKILL included. Data stays in the folder.
 
     Args:
-        folder: created if need be; holds the data, the server's log and its configuration.
-        port: TCP port on 127.0.0.1; None: the folder's last one if it is free, else a free one.
-        protect: True: folder and nodes are the user's alone, and this process's connections have
-            the credential; nodes of an earlier release are taken over. False, for tests of other
-            things: whoever reaches the port may do everything.
+        folder: created if necessary; holds the data, the server's log and its configuration.
+        port: TCP port on 127.0.0.1; None: the folder's last one if free, else another free one.
+        protect: True: folder and nodes belong to the user alone, this process's connections have
+            the credential, and nodes of an earlier release are taken over. False, for tests:
+            everybody who can reach the port may do everything.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class EmbeddedZooKeeper:
 
     @property
     def hosts(self) -> str:
-        """The connect string of the server that runs.
+        """The connect string of the running server.
 
         Raises:
-            SetupError: none runs.
+            SetupError: it is not running.
         """
         if not self._hosts:
             raise SetupError(
@@ -84,17 +84,17 @@ class EmbeddedZooKeeper:
         """Process id of the server's JVM.
 
         Raises:
-            SetupError: none runs. (Not 0: that would be our own process group to `os.kill`.)
+            SetupError: it is not running. (Never 0: for `os.kill`, that is our own process group.)
         """
         _ = self.hosts
         return self._pid
 
     def start(self) -> str:
-        """Start the server and wait until it serves; the connect string.
+        """Start the server, wait until it serves, and return the connect string.
 
         Raises:
-            SetupError: no Java, no pyspark, the folder or the port is in use, or the server ended;
-                then with the end of its log.
+            SetupError: no Java, no pyspark, the folder or the port is in use, or the server ended
+                (with the end of its log).
         """
         if self._hosts and serves(port_of(self._hosts)):
             return self._hosts
@@ -164,8 +164,7 @@ class EmbeddedZooKeeper:
                 stdout=subprocess.PIPE,
                 stderr=out,
                 pass_fds=[lock.fileno()],
-                # A signal to our group is for us: the server must outlive it until the topology
-                # has stopped.
+                # The server must survive a signal to our group until the topology has stopped.
                 start_new_session=True,
                 umask=0o077 if self._protect else -1,
             )
@@ -177,7 +176,7 @@ class EmbeddedZooKeeper:
         self._pid = int(line)
 
     def _wait_until_serving(self, port: int, *, may_retry: bool) -> bool:
-        """False: another process took the port meanwhile; try another one."""
+        """Wait for the server; False if another process took the port, so try another one."""
         deadline = time.monotonic() + _START_SECS
         assert self._supervisor is not None
         while not serves(port) or self._supervisor.poll() is not None:
@@ -191,10 +190,10 @@ class EmbeddedZooKeeper:
             time.sleep(_POLL_SECS)
         return True
 
-    def _failed(self, how: str) -> SetupError:
+    def _failed(self, problem: str) -> SetupError:
         self.stop()
         return SetupError(
-            f"The ZooKeeper server in '{self.folder}' {how}. The end of its log is below, "
+            f"The ZooKeeper server in '{self.folder}' {problem}. The end of its log is below, "
             f"the whole is in '{self.folder / 'server.log'}'.\n"
             + "\n".join(f"  {line}" for line in self._place.end_of_log()),
             number="TXN-208",

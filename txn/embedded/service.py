@@ -1,4 +1,4 @@
-"""Where commands and topologies get a ZooKeeper from: one that is named, or one of our own."""
+"""Give commands and topologies a ZooKeeper: a named one, or an embedded server."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from txn.zookeeper.location import resolve
 
 __all__ = ["is_served", "refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
 
-_PATIENCE_SECS = 10.0
-"""How long a folder may be in use by a command, or a page, that starts a server for a moment."""
-_LOOK_SECS = 0.1
+_WAIT_SECS = 10.0
+"""A run waits this long for a command or a page that has a server on the folder for a moment."""
+_POLL_SECS = 0.1
 
 
 @contextlib.contextmanager
 def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = False) -> Iterator[str]:
-    """A connect string for `spec`; starts and in the end stops an embedded server if need be.
+    """Yield a connect string for `spec`; starts and stops an embedded server if necessary.
 
     Args:
         spec: see `resolve`.
-        share: True: use the server that another process already has on the folder, and leave it
-            running; False: refuse then.
-        must_exist: True: refuse a folder in which no server has ever been, instead of making it.
+        share: True: use the server that another process has on the folder, and leave it running;
+            False: raise then.
+        must_exist: True: refuse a folder that never had a server, instead of making it.
 
     Raises:
-        UserError: the spec means nothing.
+        UserError: the spec is invalid.
         SetupError: the embedded server could not be started, or its folder is in use.
     """
     where = resolve(spec)
@@ -60,19 +60,19 @@ def zookeeper_of_run(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """As `zookeeper_service`, for a run: waits for a command or a page that looks into the folder.
+    """As `zookeeper_service`, for a run: waits for a command or a page that reads the folder.
 
     Args:
         topology: its name.
         config: its settings.
-        sleep: between two tries; may raise.
+        sleep: called between two tries; may raise.
 
     Raises:
         LeaderExistsError: the folder is in use because the topology runs already.
-        SetupError: as `zookeeper_service`; the folder is in use for more than ten seconds.
+        SetupError: as `zookeeper_service`; the folder was in use for more than ten seconds.
     """
     with contextlib.ExitStack() as resources:
-        deadline = time.monotonic() + _PATIENCE_SECS
+        deadline = time.monotonic() + _WAIT_SECS
         while True:
             is_last = time.monotonic() >= deadline
             try:
@@ -81,19 +81,19 @@ def zookeeper_of_run(
             except SetupError as error:
                 if error.number != IN_USE:
                     raise
-                # May take long if the server ends meanwhile: then there is one more try.
+                # This may take long if the server ends meanwhile: then try once more.
                 refuse_second(spec, topology, config)
                 if is_last:
                     raise
-            sleep(_LOOK_SECS)
+            sleep(_POLL_SECS)
         yield hosts
 
 
 def refuse_second(spec: str, topology: str, config: TopologyConfig) -> None:
-    """Refuse a run of a topology that another process leads by a server on the same folder.
+    """Refuse to run a topology that another process leads with a server on the same folder.
 
     Raises:
-        LeaderExistsError: it does. A leader that is dead is no reason to refuse.
+        LeaderExistsError: another live process leads it.
     """
     from txn.zookeeper.status import read_status
 
@@ -101,8 +101,8 @@ def refuse_second(spec: str, topology: str, config: TopologyConfig) -> None:
     hosts = None if folder is None else running_server(folder)
     if hosts is None:
         return
-    patience = min(_PATIENCE_SECS, config.zookeeper_connect_secs)
-    config = config.model_copy(update={"zookeeper_connect_secs": patience})
+    timeout_secs = min(_WAIT_SECS, config.zookeeper_connect_secs)
+    config = config.model_copy(update={"zookeeper_connect_secs": timeout_secs})
     try:
         leader = read_status(hosts, topology, config).leader
     except TxnError:
@@ -120,7 +120,7 @@ def _shared_or_own(folder: Path, resources: contextlib.ExitStack, *, share: bool
     try:
         return resources.enter_context(EmbeddedZooKeeper(folder, protect=True)).hosts
     except SetupError:
-        # Another program may have been faster by a moment; its server will do as well.
+        # Another program may have been faster by a moment: use its server.
         running = running_server(folder) if share else None
         if running is None:
             raise
@@ -139,23 +139,23 @@ def _has_data(folder: Path) -> bool:
 
 
 def is_served(spec: str) -> bool:
-    """Whether some process has a server there, answering or not; a named ZooKeeper is taken to.
+    """True if a process has a server there, answering or not; always True for a named ZooKeeper.
 
     Raises:
-        UserError: the spec means nothing.
+        UserError: the spec is invalid.
     """
     folder = resolve(spec).folder
     return folder is None or ServerFolder(folder).is_locked()
 
 
 def running_server(folder: str | Path, connected: str | None = None) -> str | None:
-    """The connect string of the server that some live process has on `folder`; None: no server.
+    """Return the connect string of the server that a live process has on `folder`, or None.
 
-    From then on this process's connections to it have the folder's credential.
+    Afterwards, this process's connections to it have the folder's credential.
 
     Args:
-        connected: the answer to an earlier call, to which a connection has stood since. A server
-            at that address is not asked again, and neither is the kernel whose it is.
+        connected: the result of an earlier call, to which a connection has been open since. A
+            server at that address is not asked again, nor is its owner checked again.
 
     Raises:
         SetupError: the credential cannot be read, or another user listens on the server's port.

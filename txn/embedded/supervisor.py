@@ -1,17 +1,17 @@
-"""Runs one child process, and ends it when the parent is gone, however the parent went.
+"""Run one child process, and end it when the parent is gone, for whatever reason.
 
-Started by `txn.embedded.server` as `python -I -S supervisor.py COMMAND...`, by its path: it imports
+`txn.embedded.server` starts it by path, `python -I -S supervisor.py COMMAND...`, so it imports
 nothing of this project. It writes the child's process id to its standard output, waits, and exits
 with the child's exit code. The parent is gone when
 
 - standard input, a pipe whose other end only the parent has, reaches its end (also on SIGKILL), or
-- the process id of the parent changes: should a process forked by the parent keep the pipe open.
+- the process id of the parent changes, in case a process forked by the parent keeps the pipe open.
 
-Should the supervisor itself be killed, Linux kills the child with it. PR_SET_PDEATHSIG alone, set
-by the parent, would not do: it is bound to the *thread* that started the child, and only Linux has
-it. This process has one thread.
+If the supervisor itself is killed, Linux kills the child with it. PR_SET_PDEATHSIG alone, set by
+the parent, would not suffice: it is bound to the *thread* that started the child, and only Linux
+has it. This process has one thread.
 
-`systemctl stop` sends SIGTERM to every process of a service, also to these two. The parent needs
+`systemctl stop` sends SIGTERM to every process of a service, including these two. The parent needs
 its server until it has stopped, so both ignore SIGTERM and SIGINT, and SIGHUP ends the child.
 """
 
@@ -35,23 +35,23 @@ def main(command: list[str]) -> int:
     """Run `command` until it ends or the parent does.
 
     Returns:
-        The child's exit code, as `subprocess` gives it.
+        The child's exit code, as `subprocess` reports it.
     """
     parent = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the child inherits it
-    # Every file descriptor that the parent passed on is passed on once more: the folder's lock
-    # lives as long as the server does, whatever happens to the processes above it.
+    # Inherit every file descriptor of the parent: so the folder's lock lasts as long as the server,
+    # whatever happens to the processes above it.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=2,  # ours is for the process id only
+        stdout=2,  # our own has the process id only
         close_fds=False,
         preexec_fn=_prepare,  # noqa: PLW1509 - there are no threads here
     )
     try:
         os.write(1, f"{child.pid}\n".encode("ascii"))
-    except OSError:  # the parent was gone before it could hear
+    except OSError:  # the parent was gone before it could read
         return _end(child)
     os.close(1)
     while child.poll() is None:
@@ -62,7 +62,7 @@ def main(command: list[str]) -> int:
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:
-    child.send_signal(signal.SIGHUP)  # Java shuts down in order on it, as on SIGTERM
+    child.send_signal(signal.SIGHUP)  # Java shuts down cleanly on it, as on SIGTERM
     try:
         return child.wait(GRACE_SECS)
     except subprocess.TimeoutExpired:

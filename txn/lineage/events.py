@@ -27,12 +27,12 @@ __all__ = ["Lineage", "is_asked_for"]
 
 _PRODUCER = "https://pypi.org/project/txn-spark"
 _NAMESPACE = "OPENLINEAGE_NAMESPACE"
-_KEPT = 10_000
-"""Facts of attempts that were not committed yet; a run has fewer in flight."""
+_MOST_ENTRIES = 10_000
+"""Most entries about attempts that are not committed yet; a run has fewer in flight."""
 
 
 def is_asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether the environment says where OpenLineage's client sends events."""
+    """True if the environment configures OpenLineage's client."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
         return False
     return any(
@@ -47,10 +47,10 @@ class Lineage:
 
     Args:
         client: sends them; it stays open. None: a client for each run, as `OPENLINEAGE_*` or the
-            file `openlineage.yml` describes it.
+            file `openlineage.yml` configures it.
 
     Raises:
-        SetupError: the package is missing, or the client's settings cannot be.
+        SetupError: the package is missing, or the client's settings are invalid.
     """
 
     def __init__(self, client: OpenLineageClient | None = None) -> None:
@@ -62,13 +62,13 @@ class Lineage:
                 "install 'txn-spark[openlineage]'.",
                 number="TXN-211",
             ) from error
-        self._given = client
+        self._program_client = client
         self._client: OpenLineageClient | None = _client() if client is None else client
         self._sources: Mapping[str, tuple[str, ...]] = {}
         self._planned: dict[Any, float] = {}
-        """attempt -> when it was planned."""
+        """attempt -> time of its plan."""
         self._published: dict[tuple[str, int], TablePublished] = {}
-        """(table, version) -> what its log has of it."""
+        """(table, version) -> its publication."""
 
     def observe(self, event: RunEvent) -> None:
         """Take an event; send one for each committed txid."""
@@ -79,10 +79,10 @@ class Lineage:
                     self._client = _client()
             case AttemptBegan():
                 self._planned[event.attempt] = event.planned_at
-                _bound(self._planned)
+                _drop_oldest(self._planned)
             case TablePublished():
                 self._published[event.table, event.version] = event
-                _bound(self._published)
+                _drop_oldest(self._published)
             case BatchCommitted():
                 self._send(event)
             case RunEnded():
@@ -90,7 +90,7 @@ class Lineage:
 
     def _end(self) -> None:
         self._planned, self._published = {}, {}
-        if self._given is None and self._client is not None:
+        if self._program_client is None and self._client is not None:
             self._client.close()
             self._client = None
 
@@ -136,13 +136,13 @@ class Lineage:
                 self._published.pop((table, version), None)
 
     def _inputs(self, event: BatchCommitted) -> list[InputDataset]:
-        """What each stream read; streams that had nothing to read are left out."""
+        """Return the datasets that each stream read; streams without input are left out."""
         from openlineage.client.event_v2 import InputDataset
         from openlineage.client.facet_v2 import input_statistics_input_dataset as statistics
 
         from txn.lineage.facets import PositionFacet
 
-        found = []
+        datasets = []
         for stream, metadata in event.metadata.items():
             if metadata is None:
                 continue
@@ -153,23 +153,23 @@ class Lineage:
                 )
             }
             if len(places) <= 1:
-                # Of several places, the spout does not say how much came from which.
+                # With several places, the share of each is unknown.
                 facets["inputStatistics"] = statistics.InputStatisticsInputDatasetFacet(
                     rowCount=event.input_records.get(stream),
                     size=event.input_bytes.get(stream),
                     producer=_PRODUCER,
                 )
             for namespace, name in places or [(_namespace(), f"{event.topology}.{stream}")]:
-                found.append(InputDataset(namespace, name, inputFacets=facets))
-        return found
+                datasets.append(InputDataset(namespace, name, inputFacets=facets))
+        return datasets
 
     def _outputs(self, event: BatchCommitted) -> list[OutputDataset]:
-        """The tables, each with the version that holds the txid."""
+        """Return the tables, each with the version that holds the txid."""
         from openlineage.client.event_v2 import OutputDataset
         from openlineage.client.facet_v2 import dataset_version_dataset as versions
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
-        found = []
+        datasets = []
         for table, version in event.tables.items():
             published = self._published.get((table, version))
             facets: dict[str, Any] = {}
@@ -182,23 +182,23 @@ class Lineage:
                     producer=_PRODUCER,
                 )
             version_facet = versions.DatasetVersionDatasetFacet(str(version), producer=_PRODUCER)
-            found.append(
+            datasets.append(
                 OutputDataset(
                     *dataset_of(table), facets={"version": version_facet}, outputFacets=facets
                 )
             )
-        return found
+        return datasets
 
 
 def dataset_of(place: str) -> tuple[str, str]:
-    """OpenLineage's (namespace, name) of a local path or a URI, by its naming convention."""
+    """Return OpenLineage's (namespace, name) of a local path or a URI, by its conventions."""
     parts = urlsplit(place)
     if parts.scheme == "kafka":
         return f"kafka://{parts.netloc}", parts.path.lstrip("/")
-    known = identity(place)
-    parts = urlsplit(known)
-    if known.startswith("/") or len(parts.scheme) <= 1:
-        return "file", Path(known).as_posix()
+    location = identity(place)
+    parts = urlsplit(location)
+    if location.startswith("/") or len(parts.scheme) <= 1:
+        return "file", Path(location).as_posix()
     return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
 
 
@@ -206,9 +206,9 @@ def _namespace() -> str:
     return os.environ.get(_NAMESPACE) or "txn"
 
 
-def _bound(kept: dict[Any, Any]) -> None:
-    if len(kept) > _KEPT:
-        del kept[next(iter(kept))]
+def _drop_oldest(entries: dict[Any, Any]) -> None:
+    if len(entries) > _MOST_ENTRIES:
+        del entries[next(iter(entries))]
 
 
 def _client() -> OpenLineageClient:
@@ -224,8 +224,8 @@ def _client() -> OpenLineageClient:
             number="TXN-214",
         ) from error
     finally:
-        # The client writes what it makes of OPENLINEAGE_URL, with the API key, into the
-        # environment: every process started from now on would send lineage as well.
+        # The client writes settings derived from OPENLINEAGE_URL, with the API key, into the
+        # environment: every process started later would send lineage as well.
         for name in set(os.environ) - before:
             if name.startswith("OPENLINEAGE__"):
                 del os.environ[name]

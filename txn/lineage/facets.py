@@ -12,7 +12,7 @@ __all__ = ["PositionFacet", "TransactionFacet"]
 
 @attr.define(kw_only=True)
 class TransactionFacet(RunFacet):
-    """Of a run: which txid of which topology it is."""
+    """The facet of a run: its topology, txid and attempt."""
 
     topology: str
     txid: int
@@ -21,12 +21,12 @@ class TransactionFacet(RunFacet):
     firstTxidOfGroup: int  # noqa: N815 - as OpenLineage's facets are spelled
     lastTxidOfGroup: int  # noqa: N815
     quarantined: bool
-    """It was committed empty."""
+    """True if it was committed empty."""
 
 
 @attr.define(kw_only=True)
 class PositionFacet(InputDatasetFacet):
-    """Of an input: what of it the txid read, as the spout's own JSON."""
+    """The facet of an input: the part that the txid read, as the spout's own JSON."""
 
     stream: str
     position: Any

@@ -1,6 +1,6 @@
-"""Jars out of a Maven repository, by Ivy, which pyspark ships; in a child process.
+"""Fetch jars from a Maven repository with Ivy, which pyspark ships, in a child process.
 
-The folder appears under its final name only when it is whole; any number of processes may fetch
+The folder appears under its final name only when it is complete; any number of processes may fetch
 into it at once.
 """
 
@@ -34,19 +34,19 @@ _SETTINGS = """<ivysettings>
 
 @dataclass(frozen=True)
 class Request:
-    """A request to fetch Maven modules and everything that they need."""
+    """A request to fetch Maven modules and their dependencies."""
 
     what: str
     """The subject of a message: "Delta's jars (delta-spark_4.2_2.13 4.4.0)"."""
     modules: Sequence[str]
-    """Maven coordinates: `group:artifact:version`; with a classifier behind them (`:shaded`), a jar
-    that has all it needs in itself."""
+    """Maven coordinates: `group:artifact:version`; with a classifier (`:shaded`), a jar with its
+    dependencies inside."""
     without_groups: Sequence[str] = ()
     """Groups to leave out, with `*`."""
     without_artifacts: Sequence[str] = ()
     """Artifacts to leave out, by name."""
     instead: Mapping[str, str] = field(default_factory=dict)
-    """`group:artifact` -> version (or Ivy's range of versions) to take, whoever asks for which."""
+    """`group:artifact` -> version, or Ivy's range of versions, that overrides all others."""
     otherwise: str = ""
     """Advice for a machine without a network; the end of a message."""
 
@@ -70,7 +70,7 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
             number="TXN-204",
         ) from error
     try:
-        _run(scratch, request, env)
+        _resolve(scratch, request, env)
         # Another process may have been faster: use its folder.
         with suppress(OSError):
             (scratch / "jars").rename(folder)
@@ -79,13 +79,13 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
 
 
 def shipped_jars() -> list[Path]:
-    """The jars that pyspark brings along."""
+    """Return the jars of pyspark."""
     import pyspark
 
     return sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
 
 
-def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
+def _resolve(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
     settings, module = scratch / "settings.xml", scratch / "ivy.xml"
     repository = env.get("DEFAULT_ARTIFACT_REPOSITORY")
     root = f" root={quoteattr(repository)}" if repository else ""
@@ -95,7 +95,7 @@ def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
     command += ["-settings", str(settings), "-ivy", str(module), "-types", "jar", "bundle"]
     command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision](-[classifier]).[ext]")]
     try:
-        said = subprocess.run(
+        process = subprocess.run(
             command,
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -104,14 +104,14 @@ def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
             timeout=_RESOLVE_TIMEOUT_SECS,
             check=False,
         )
-        failed = said.returncode != 0
-        words = said.stdout + said.stderr
+        failed = process.returncode != 0
+        output = process.stdout + process.stderr
     except subprocess.TimeoutExpired:
-        failed, words = True, f"no answer within {_RESOLVE_TIMEOUT_SECS:.0f} s"
+        failed, output = True, f"no answer within {_RESOLVE_TIMEOUT_SECS:.0f} s"
     if failed:
         raise SetupError(
             f"{request.what} are not on this machine and could not be fetched from Maven Central: "
-            f"{_reason(words)}. Connect to the network once, or name a mirror in "
+            f"{_reason(output)}. Connect to the network once, or name a mirror in "
             f"DEFAULT_ARTIFACT_REPOSITORY{request.otherwise}.",
             number="TXN-204",
         )
@@ -124,16 +124,16 @@ def _module(request: Request) -> str:
     ]
     for coordinates in request.modules:
         group, artifact, version, *classifier = map(quoteattr, coordinates.split(":"))
-        alone = "".join(
+        artifact_element = "".join(
             f'<artifact name={artifact} type="jar" ext="jar" m:classifier={kind}/>'
             for kind in classifier
         )
         lines.append(
             f'<dependency org={group} name={artifact} rev={version} conf="default->default"'
-            f' transitive="{str(not classifier).lower()}">{alone}</dependency>'
+            f' transitive="{str(not classifier).lower()}">{artifact_element}</dependency>'
         )
     for group in request.without_groups:
-        pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need one more jar
+        pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need another jar
         lines.append(f'<exclude org={quoteattr(pattern)} matcher="regexp"/>')
     lines += [f"<exclude module={quoteattr(name)}/>" for name in request.without_artifacts]
     for name, version in request.instead.items():
@@ -145,12 +145,12 @@ def _module(request: Request) -> str:
     return "\n".join(lines)
 
 
-def _reason(words: str) -> str:
+def _reason(output: str) -> str:
     for mark in ("UnknownHost", "Exception", "not found", "ERROR"):
-        for line in words.splitlines():
+        for line in output.splitlines():
             if mark in line:
                 return " ".join(line.split())[:300]
-    return " ".join(words.split())[-300:] or "the resolver printed nothing"
+    return " ".join(output.split())[-300:] or "the resolver printed nothing"
 
 
 def _ivy() -> Path:

@@ -1,8 +1,8 @@
-"""The jars that Spark is given beside its own: Delta's, and those of a spout (Kafka's).
+"""The jars that Spark needs besides its own: Delta's, and those of a spout (Kafka's).
 
-Spark's own `spark.jars.packages` asks a resolver at every start, slowly and loudly. Here the
-resolver (`txn.machine.ivy`) runs once, into a folder of the user's cache, where every later start
-finds the jars.
+Spark's own `spark.jars.packages` runs a resolver at every start, slowly and loudly. Here the
+resolver (`txn.machine.ivy`) runs once, into a folder of the user's cache, where later starts find
+the jars.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from txn.machine.java import find_java, java_version
 __all__ = ["S3A_PACKAGES", "cache_folder", "class_archive", "delta_jars", "package_jars"]
 
 S3A_PACKAGES = ("org.apache.hadoop:hadoop-aws:3.5.0",)
-"""What Spark needs to reach S3 by `s3a://`: `delta_session(..., packages=S3A_PACKAGES)`."""
+"""The packages for S3 by `s3a://`: `delta_session(..., packages=S3A_PACKAGES)`."""
 
 _SCALA = "2.13"
 
-# Jars that Spark ships itself; a second version on the class path would break it.
+# Jars that Spark ships itself; a second version on the class path would break Spark.
 _SHIPPED_BY_SPARK = (
     "com.fasterxml.*",
     "com.github.luben",
@@ -43,41 +43,41 @@ _SHIPPED_BY_SPARK = (
     "org.xerial.*",
 )
 
-# hadoop-aws asks for the whole of Amazon's SDK, in one jar of 686 MB, which each executor would
-# fetch. These parts of the same version are what it uses: with what they need, 13 MB.
+# hadoop-aws depends on Amazon's whole SDK, one jar of 686 MB, which each executor would fetch. It
+# uses only these parts of the same version: 13 MB with their dependencies.
 _SDK_BUNDLE = "bundle"
 _SDK_VERSION = "2.35.4"
 _SDK_PARTS = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
 
-# A part of Spark's Kafka source that repositories may lack for a version of Spark: the newest one
-# that is there will do. The lower end is the first that was built for the same logging classes.
+# A part of Spark's Kafka source that repositories may lack for a version of Spark: take the newest
+# one there is. The lower bound is the first that was built for the same logging classes.
 _TOKEN_PROVIDER = f"org.apache.spark:spark-token-provider-kafka-0-10_{_SCALA}"
 _TOKEN_PROVIDER_SINCE = "4.1.0-preview1"  # noqa: S105 - a version, no password
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where fetched things are kept: `$XDG_CACHE_HOME/txn`, by default `~/.cache/txn`."""
+    """Return the folder of fetched files: `$XDG_CACHE_HOME/txn`, by default `~/.cache/txn`."""
     env = os.environ if environ is None else environ
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "txn"
 
 
 def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
-    """The jars that Delta needs beside Spark's own, fetched if they are not there yet.
+    """Return the jars that Delta needs besides Spark's own; fetches them if missing.
 
-    They lie in `$TXN_JARS`, or else in a folder of the cache named after both versions.
+    They are in `$TXN_JARS`, or else in a folder of the cache named after both versions.
 
     Raises:
-        SetupError: they are not there and could not be fetched.
+        SetupError: they are missing and could not be fetched.
     """
     env = os.environ if environ is None else environ
     folder = _jar_folder(env)
     artifact, version = _artifact(), _version("delta_spark")
-    wanted = f"{artifact}-{version}.jar"
+    jar = f"{artifact}-{version}.jar"
     _require_readable(folder)
-    if not (folder / wanted).is_file():
+    if not (folder / jar).is_file():
         if folder.is_dir() and any(folder.iterdir()):
             raise SetupError(
-                f"The folder {folder} of Delta's jars has files in it, but no {wanted}. Put that "
+                f"The folder {folder} of Delta's jars has files in it, but no {jar}. Put that "
                 "jar and what it needs there, or delete the folder (or unset TXN_JARS) to have "
                 "them fetched.",
                 number="TXN-204",
@@ -93,10 +93,10 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def _require_readable(folder: Path) -> None:
-    """Refuse a folder or a jar in it that this user may not read: Java would pass it over.
+    """Refuse a folder or a jar in it that this user may not read: Java would ignore it.
 
     Raises:
-        SetupError: naming it.
+        SetupError: names it.
     """
     try:
         closed = next((p for p in folder.glob("*.jar") if not os.access(p, os.R_OK)), None)
@@ -113,16 +113,16 @@ def _require_readable(folder: Path) -> None:
 
 
 def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = None) -> list[Path]:
-    """The jars of Maven packages and what they need beside Spark's own; fetched once.
+    """Return the jars of Maven packages and their dependencies besides Spark's; fetched once.
 
-    Each package has a folder of its own in the cache. One whose jar lies in `$TXN_JARS` gives
-    nothing here: whatever is in that folder is on the class path already, with Delta's.
+    Each package has its own folder in the cache. A package whose jar is in `$TXN_JARS` is left out:
+    that folder is already on the class path, with Delta's jars.
 
     Args:
-        packages: coordinates, as for `spark.jars.packages`, or with a classifier behind them.
+        packages: coordinates, as for `spark.jars.packages`, optionally with a classifier.
 
     Raises:
-        SetupError: these are no coordinates, or the jars could not be fetched.
+        SetupError: the coordinates are invalid, or the jars could not be fetched.
     """
     env = os.environ if environ is None else environ
     jars: dict[str, Path] = {}
@@ -137,8 +137,8 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
             )
         name = "-".join(parts[1:])
         jar = f"{name}.jar"
-        given = env.get("TXN_JARS")
-        if given and (Path(given).expanduser() / jar).is_file():
+        user_folder = env.get("TXN_JARS")
+        if user_folder and (Path(user_folder).expanduser() / jar).is_file():
             continue
         folder = cache_folder(env) / "jars" / f"{name}-spark-{_version('pyspark')}"
         if not (folder / jar).is_file():
@@ -148,19 +148,19 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
 
 
 def class_archive() -> Path:
-    """Where the JVM's archive of Spark's loaded classes lies, or would lie (see `txn.session`).
+    """Return the path of the JVM's archive of Spark's loaded classes (see `txn.session`).
 
-    An archive fits one JVM and one class path, so it lies in the Python environment whose
-    pyspark it is about (and goes away with it), and its name says the JVM and the jars.
+    An archive fits one JVM and one class path, so it is in the Python environment of its pyspark
+    (and is removed with it), and its name has the versions of the JVM and the jars.
     """
     name = f"java-{java_version(find_java())}-{_jar_folder(os.environ).name}.jsa"
     return Path(sys.prefix) / "share" / "txn" / name
 
 
 def _jar_folder(env: Mapping[str, str]) -> Path:
-    given = env.get("TXN_JARS")
-    if given:
-        return Path(given).expanduser().resolve()
+    user_folder = env.get("TXN_JARS")
+    if user_folder:
+        return Path(user_folder).expanduser().resolve()
     name = f"delta-{_version('delta_spark')}-spark-{_version('pyspark')}"
     return cache_folder(env) / "jars" / name
 
@@ -171,7 +171,7 @@ def _package_request(package: str) -> Request:
     if package in S3A_PACKAGES:
         modules += [f"software.amazon.awssdk:{part}:{_SDK_VERSION}" for part in _SDK_PARTS]
         bundle = [_SDK_BUNDLE]
-    # By name, not by group: a part of Spark that pyspark lacks is just what is wanted.
+    # By name, not by group: parts of Spark that pyspark lacks must be fetched.
     shipped = {re.sub(r"-\d.*", "", jar.name) for jar in shipped_jars()}
     return Request(
         f"The jars of {package}",

@@ -1,6 +1,6 @@
-"""The Java that Spark and the embedded ZooKeeper run on: found, and new enough.
+"""Find the Java for Spark and the embedded ZooKeeper, and check that it is new enough.
 
-Spark 4 needs Java 17. Found as Spark's own launcher finds it: `JAVA_HOME`, else the `PATH`.
+Spark 4 needs Java 17. Java is found as by Spark's own launcher: `JAVA_HOME`, else the `PATH`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txn.errors import SetupError
 __all__ = ["OLDEST_JAVA", "find_java", "in_utf8", "java_version"]
 
 OLDEST_JAVA = 17
-"""Oldest major version that Spark 4 starts on."""
+"""The oldest major version on which Spark 4 starts."""
 
 _INSTALL = (
     f"Install a Java runtime {OLDEST_JAVA} or newer (on Debian or Ubuntu: `apt install "
@@ -27,27 +27,26 @@ _INSTALL = (
 
 
 def in_utf8(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Java names files in UTF-8, whatever the locale says.
+    """Return an environment in which Java names files in UTF-8, whatever the locale.
 
-    Under `LC_ALL=C` Java cannot open a path with letters beyond ASCII, and makes `?` of them in
-    the names of the files that it writes. Only the encoding is changed: what a variable says of
-    language and numbers stays.
+    Under `LC_ALL=C` Java cannot open a path with letters beyond ASCII, and writes `?` for them in
+    the names of its files. Only the encoding changes; language and number formats stay.
     """
     names = ("LC_ALL", "LC_CTYPE", "LANG")
     encoding = next((environ[name] for name in names if environ.get(name)), "C")
     if re.search(r"utf-?8", encoding, re.I):
         return dict(environ)
-    found = {**environ, "LC_CTYPE": "C.UTF-8"}
-    if everything := found.pop("LC_ALL", ""):
-        found["LANG"] = everything
-    return found
+    result = {**environ, "LC_CTYPE": "C.UTF-8"}
+    if locale := result.pop("LC_ALL", ""):
+        result["LANG"] = locale
+    return result
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The `java` program to use, checked to be Java 17 or newer.
+    """Return the `java` program to use, which is Java 17 or newer.
 
     Args:
-        environ: where `JAVA_HOME` and `PATH` are looked up; the process's environment if None.
+        environ: the environment with `JAVA_HOME` and `PATH`; None: the process's own.
 
     Raises:
         SetupError: no Java, one that does not start, or one that is too old.
@@ -66,36 +65,36 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def java_version(java: Path) -> str:
-    """The version of a `java` program, for example "17.0.15".
+    """Return the version of a `java` program, for example "17.0.15".
 
     Raises:
-        SetupError: it does not start, or does not say its version.
+        SetupError: it does not start, or does not print its version.
     """
     release = java.resolve().parent.parent / "release"
-    if release.is_file():  # every JDK since 8 has it, and reading is quicker than starting a JVM
-        found = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8", "replace"), re.M)
-        if found:
-            return found[1]
+    if release.is_file():  # every JDK since 8 has it, and a read is faster than the start of a JVM
+        match = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8", "replace"), re.M)
+        if match:
+            return match[1]
     return _ask_version(java)
 
 
 def _ask_version(java: Path) -> str:
     try:
-        said = subprocess.run(
+        process = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(
             f"Java at {java} does not start: {error}. {_INSTALL}", number="TXN-201"
         ) from error
-    found = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
-    if found is None:
-        words = " ".join((said.stderr + said.stdout).split())[:300]
+    match = re.search(r'version "([^"]+)"', process.stderr + process.stdout)
+    if match is None:
+        words = " ".join((process.stderr + process.stdout).split())[:300]
         raise SetupError(
             f"Java at {java} does not print its version but: {words!r}. {_INSTALL}",
             number="TXN-201",
         )
-    return found[1]
+    return match[1]
 
 
 def _locate(env: Mapping[str, str]) -> Path:
@@ -109,13 +108,13 @@ def _locate(env: Mapping[str, str]) -> Path:
                 number="TXN-201",
             )
         return java
-    found = shutil.which("java", path=env.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which("java", path=env.get("PATH", os.defpath))
+    if path is None:
         raise SetupError(
             f"No Java was found: JAVA_HOME is not set and the PATH has no `java`. {_INSTALL}",
             number="TXN-201",
         )
-    return Path(found)
+    return Path(path)
 
 
 def _major(version: str) -> int:

@@ -1,4 +1,4 @@
-"""Where a server of ours listens: HOST:PORT, as a user writes it."""
+"""The address on which a server of ours listens: HOST:PORT, as a user writes it."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ class Address(NamedTuple):
 
     host: str
     port: int
-    """0: any that is free."""
+    """0: any free one."""
 
     def __str__(self) -> str:
-        """As a part of a URL."""
+        """Return the address as a part of a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_address(text: str, example: int = 8321) -> Address:
-    """Understand "HOST:PORT", ":PORT" or "PORT"; loopback if no host is named.
+    """Parse "HOST:PORT", ":PORT" or "PORT"; the default host is loopback.
 
     Args:
-        example: a port for whoever wrote something else.
+        example: the port in the examples of the message.
 
     Raises:
         SetupError: it is none of them.
     """
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None or int(found["port"]) > 65535:
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
         raise SetupError(
             f"{text!r} is not an address to listen on. Write HOST:PORT, such as "
             f"{LOOPBACK}:{example} or [::1]:{example}, or a port alone, which is then open to this "
             "machine only.",
             number="TXN-217",
         )
-    return Address((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
+    return Address((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))
 
 
 def refusal(error: OSError | UnicodeError, ways_out: str) -> str:
-    """Why nobody can listen there, and what to do; a `UnicodeError` is of no name of a host.
+    """Return why a server cannot listen there, and what to do; `UnicodeError`: an invalid host.
 
     Args:
-        ways_out: how a port is given.
+        ways_out: the advice for another port.
     """
-    why = getattr(error, "strerror", None) or str(error)
-    not_here = getattr(error, "errno", None) == errno.EADDRNOTAVAIL
-    if not_here or isinstance(error, socket.gaierror | UnicodeError):
-        return f"{why}. It is the host: name an address of this machine, {LOOPBACK} or 0.0.0.0."
-    return f"{why}. {ways_out}"
+    reason = getattr(error, "strerror", None) or str(error)
+    is_foreign_address = getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+    if is_foreign_address or isinstance(error, socket.gaierror | UnicodeError):
+        return f"{reason}. It is the host: name an address of this machine, {LOOPBACK} or 0.0.0.0."
+    return f"{reason}. {ways_out}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server that listens there."""
+    """True if only this machine can reach a server that listens there."""
     if host == "localhost":
         return True
     try:
@@ -73,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_any(host: str) -> bool:
-    """Return whether a server that listens there listens on all addresses of this machine."""
+    """True if a server that listens there listens on all addresses of this machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -81,16 +81,16 @@ def is_any(host: str) -> bool:
 
 
 def reached_at(host: str) -> str:
-    """The host by which others reach a server that listens on `host`.
+    """Return the host by which others reach a server that listens on `host`.
 
-    If it listens on all addresses: the one by which this machine reaches others; loopback if it
-    reaches nobody.
+    If it listens on all addresses: the address with which this machine reaches others; loopback
+    without a network.
     """
     if not is_any(host):
         return host
     ways = ((socket.AF_INET6, "2001:db8::1"), (socket.AF_INET, "198.51.100.1"))
     for family, far in ways if ":" in host else ways[1:]:
-        # Of a datagram socket, connect() sends nothing: it asks the table of routes.
+        # connect() of a datagram socket sends nothing: it asks the routing table.
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
             asking.connect((far, 9))
             return str(asking.getsockname()[0])

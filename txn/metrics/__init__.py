@@ -2,8 +2,8 @@
 
     topology.run(spark, observers=[PrometheusMetrics("127.0.0.1:9464")])
 
-`txn.metrics.table` declares every metric once, `readings` says which event changes which of them,
-and the two exporters put the numbers out. docs/metrics.md lists them.
+`txn.metrics.table` declares every metric once, `readings` changes them by events, and the two
+exporters publish the numbers. docs/metrics.md lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory the driver has: its own process, and the JVM that pyspark started for it."""
+"""Measure the driver's memory: of its own process, and of the JVM that pyspark started."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PROC = Path("/proc")
 
 
 def driver_memory() -> Mapping[str, int]:
-    """Resident bytes of "python" and of the "jvm"; what the system does not tell is left out.
+    """Return the resident bytes of "python" and the "jvm"; unknown ones are left out.
 
-    Only Linux tells of now. Elsewhere it is the most that Python's process has had.
+    Only Linux reports the present size. Elsewhere it is the peak of Python's process.
     """
     if not (_PROC / "self" / "statm").exists():
         return _most_of_python()
-    found = {"python": _resident("self")}
+    sizes = {"python": _resident("self")}
     if (jvm := _gateway_pid()) is not None:
-        found["jvm"] = _resident(str(jvm))
-    return {process: size for process, size in found.items() if size}
+        sizes["jvm"] = _resident(str(jvm))
+    return {process: size for process, size in sizes.items() if size}
 
 
 def _resident(pid: str) -> int:
@@ -34,7 +34,7 @@ def _resident(pid: str) -> int:
 
 
 def _gateway_pid() -> int | None:
-    """The JVM's process; None: there is none, or somebody else started it."""
+    """Return the JVM's process id; None if there is none, or another process started it."""
     context = sys.modules.get("pyspark.core.context")
     gateway = getattr(getattr(context, "SparkContext", None), "_gateway", None)
     return getattr(getattr(gateway, "proc", None), "pid", None)

@@ -31,18 +31,18 @@ _MISSING = (
 class OpenTelemetryMetrics:
     """An observer (`Topology.start(observers=[...])`) that sends metrics by OpenTelemetry.
 
-    Of one run. At its end everything is sent once more, and its gauges have no value any more.
+    For one run. At its end it sends everything once more, and its gauges lose their values.
 
     Args:
         provider: your program's, for any number of runs; it is not shut down. None: one that sends
-            by OTLP to where the `OTEL_*` variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`,
+            by OTLP as the `OTEL_*` variables configure it (`OTEL_EXPORTER_OTLP_ENDPOINT`,
             `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so
-            on). Without a name of the service it is the topology's.
-        partitions: as of `PrometheusMetrics`.
+            on). The default service name is the topology's name.
+        partitions: see `PrometheusMetrics`.
         clock: seconds since the epoch.
 
     Raises:
-        SetupError: a package is missing, or a variable `OTEL_*` has a value that it cannot have.
+        SetupError: a package is missing, or a variable `OTEL_*` has an invalid value.
     """
 
     def __init__(
@@ -53,42 +53,42 @@ class OpenTelemetryMetrics:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if provider is None:
-            # Tried here: when the run has begun, nobody can be told any more.
+            # Tried here: once the run has begun, it is too late to raise.
             _provider("").shutdown()
-        self._given = provider
+        self._program_provider = provider
         self._partitions = partitions
         self._clock = clock
         self._readings: Readings | None = None
         self._end: Callable[[], Any] = lambda: None
 
     def observe(self, event: RunEvent) -> None:
-        """Take an event in; the last one sends everything."""
-        if self._readings is None:  # the first one says whose metrics they are
+        """Count an event; the last one sends everything."""
+        if self._readings is None:  # the first event names the topology
             self._readings = self._begin(event.topology)
         self._readings.read(event)
         if isinstance(event, RunEnded):
             self.close()
 
     def close(self) -> None:
-        """Send everything and end; a provider of the program's goes on. May be called again."""
+        """Send everything and end; the program's own provider goes on. Idempotent."""
         end, self._end = self._end, lambda: None
         end()
 
     def _begin(self, topology: str) -> Readings:
-        provider = self._given
+        provider = self._program_provider
         if provider is None:
             provider = own = _provider(topology)
             self._end = own.shutdown
-        meters = _Meters(_instruments_of(provider))
-        if self._given is not None:
-            self._end = lambda: _sent(self._given, meters)
+        meters = _Meters(_shared_instruments(provider))
+        if self._program_provider is not None:
+            self._end = lambda: _sent(self._program_provider, meters)
         readings = Readings(meters, self._partitions, self._clock, driver_memory)
         meters.begin(readings.refresh)
         return readings
 
 
 def _sent(provider: Any, meters: _Meters) -> None:
-    """Send the last values of a run by its program's provider. Not every one can be told to."""
+    """Send the last values of a run by its program's provider, if that can flush."""
     try:
         getattr(provider, "force_flush", lambda: None)()
     finally:
@@ -96,30 +96,30 @@ def _sent(provider: Any, meters: _Meters) -> None:
 
 
 class _Instruments:
-    """What a provider has of each metric: made once, as it takes no second one of the same name.
+    """A provider's instruments, made once, since it refuses a second one of the same name.
 
-    Gauges are read when the provider asks for them, those of all runs that go on.
+    The provider reads the gauges of all open runs when it needs them.
     """
 
     def __init__(self, provider: MeterProvider) -> None:
         self.made: dict[str, Any] = {}
-        """Metric -> its counter or histogram."""
+        """Name of a metric -> its counter or histogram."""
         self.runs: list[_Meters] = []
         self.lock = threading.Lock()
         meter = provider.get_meter("txn")
-        for each in TABLE:
-            about = {"unit": each.unit, "description": each.help}
-            match each.kind:
+        for metric in TABLE:
+            about = {"unit": metric.unit, "description": metric.help}
+            match metric.kind:
                 case "counter":
-                    self.made[each.name] = meter.create_counter(each.otel_name, **about)
+                    self.made[metric.name] = meter.create_counter(metric.otel_name, **about)
                 case "histogram":
-                    buckets = [*each.buckets]
-                    self.made[each.name] = meter.create_histogram(
-                        each.otel_name, explicit_bucket_boundaries_advisory=buckets, **about
+                    buckets = [*metric.buckets]
+                    self.made[metric.name] = meter.create_histogram(
+                        metric.otel_name, explicit_bucket_boundaries_advisory=buckets, **about
                     )
                 case _:
-                    asked = [self._reader(each)]
-                    meter.create_observable_gauge(each.otel_name, asked, **about)
+                    callbacks = [self._reader(metric)]
+                    meter.create_observable_gauge(metric.otel_name, callbacks, **about)
 
     def _reader(self, what: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
@@ -140,16 +140,16 @@ _shared: WeakKeyDictionary[MeterProvider, _Instruments] = WeakKeyDictionary()
 _sharing = threading.Lock()
 
 
-def _instruments_of(provider: MeterProvider) -> _Instruments:
+def _shared_instruments(provider: MeterProvider) -> _Instruments:
     with _sharing:
-        found = _shared.get(provider)
-        if found is None:
-            found = _shared[provider] = _Instruments(provider)
-        return found
+        instruments = _shared.get(provider)
+        if instruments is None:
+            instruments = _shared[provider] = _Instruments(provider)
+        return instruments
 
 
 class _Meters:
-    """The metrics of one run, by the instruments of a provider."""
+    """The metrics of one run, over the instruments of a provider."""
 
     def __init__(self, instruments: _Instruments) -> None:
         self._instruments = instruments
@@ -158,18 +158,18 @@ class _Meters:
         self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
 
     def begin(self, refresh: Callable[[], None]) -> None:
-        """Let the provider read the gauges, after `refresh` for those that change by themselves."""
+        """Let the provider read the gauges; calls `refresh` before the time-dependent ones."""
         self._refresh = refresh
         with self._instruments.lock:
             self._instruments.runs.append(self)
 
     def end(self) -> None:
-        """Let it read them no more: another run of the topology may have begun."""
+        """Hide the gauges from the provider: another run of the topology may have begun."""
         with self._instruments.lock:
             self._instruments.runs.remove(self)
 
     def values(self, what: Metric) -> list[tuple[tuple[str, ...], float]]:
-        """(labels, value) of a gauge."""
+        """Return the (labels, value) pairs of a gauge."""
         if what.refreshed:
             self._refresh()
         with self._lock:
@@ -177,7 +177,7 @@ class _Meters:
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
-        # Always a double: OTLP has another field for ints, and a series should not change between.
+        # Always a double: OTLP has another field for ints, and a series must not mix them.
         self._instruments.made[what.name].add(float(by), _attributes(what, labels))
 
     def record(self, what: Metric, value: float, *labels: str) -> None:
@@ -200,7 +200,7 @@ def _attributes(what: Metric, labels: tuple[str, ...]) -> dict[str, str]:
 
 
 def _provider(topology: str) -> Any:
-    """A provider that sends by OTLP, as the environment says, in the name of `sender`."""
+    """Return a provider that sends by OTLP as the environment configures it, with `sender`."""
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

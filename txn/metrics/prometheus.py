@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, on a port of this process for as long as the run goes on."""
+"""Metrics for Prometheus, served on a port of this process during the run."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class PrometheusMetrics:
 
         topology.run(spark, observers=[PrometheusMetrics("127.0.0.1:9464")])
 
-    Of one run: its numbers begin at zero. The server answers from the moment when this is made, a
-    waiting standby's too, and ends with the run.
+    For one run: its numbers begin at zero. The server answers as soon as this object exists, for a
+    waiting standby too, and ends with the run.
 
     Args:
-        address: "HOST:PORT" or "PORT" on loopback; port 0: any that is free (`port` says which).
-            None: no server. `registry` then goes where your program wants it.
-        partitions: so many partitions of a stream have a series of their own, the first ones by
-            name. The others are one series, `partition="others"`.
+        address: "HOST:PORT" or "PORT" on loopback; port 0: any free one (see `port`). None: no
+            server; your program publishes `registry` itself.
+        partitions: the number of partitions of a stream with a series of their own, the first ones
+            by name. The others are one series, `partition="others"`.
         clock: seconds since the epoch.
 
     Raises:
-        SetupError: prometheus-client is not installed, the address is not one, or is in use.
+        SetupError: prometheus-client is not installed, or the address is invalid or in use.
     """
 
     def __init__(
@@ -57,24 +57,24 @@ class PrometheusMetrics:
                 number="TXN-211",
             ) from None
         self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
-        """Only these metrics: nothing of the process's default registry."""
+        """Only these metrics, without the process's default registry."""
         self._meters = _Meters()
         self._readings = Readings(self._meters, partitions, clock, driver_memory)
         self.registry.register(_Scrape(self._readings.refresh, self._meters))
         self.port: int | None = None
-        """Where the server listens; None: there is none."""
+        """The server's port; None without a server."""
         self._stop: Callable[[], None] = lambda: None
         if address is not None:
             self.port, self._stop = _served(self.registry, parse_address(address, example=9464))
 
     def observe(self, event: RunEvent) -> None:
-        """Take an event in; the last one ends the server."""
+        """Count an event; the last one ends the server."""
         self._readings.read(event)
         if isinstance(event, RunEnded):
             self.close()
 
     def close(self) -> None:
-        """End the server, if there is one. May be called again."""
+        """End the server, if there is one. Idempotent."""
         stop, self._stop, self.port = self._stop, lambda: None, None
         stop()
 
@@ -83,12 +83,11 @@ class _Meters:
     """Instruments of prometheus-client, by metric."""
 
     def __init__(self) -> None:
-        self._made: dict[Metric, Any] = {each: _instrument(each) for each in TABLE}
+        self._made: dict[Metric, Any] = {metric: _instrument(metric) for metric in TABLE}
         self._bound: dict[tuple[str, tuple[str, ...]], Any] = {}
-        """prometheus-client looks a child up with a lock and copies; this is on every event's
-        way."""
+        """A cache of children: prometheus-client locks and copies at each lookup."""
         self._binding = threading.Lock()
-        """A gauge that is forgotten while another thread binds it would never be seen again."""
+        """Without it, a gauge that is forgotten while another thread binds it would be lost."""
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
@@ -109,10 +108,10 @@ class _Meters:
             self._made[what].remove(*labels)
 
     def collect(self) -> Iterable[Family]:
-        """All that has a value."""
-        for each in self._made.values():
-            for family in each.collect():
-                # When a series began doubles their number, and Prometheus has no use for it.
+        """Return all families that have a value."""
+        for instrument in self._made.values():
+            for family in instrument.collect():
+                # Leave out creation times: they double the samples, and Prometheus ignores them.
                 family.samples = [s for s in family.samples if not s.name.endswith("_created")]
                 yield family
 
@@ -125,7 +124,7 @@ class _Meters:
 
 
 class _Scrape:
-    """One look at everything, with the gauges that change by themselves as of now."""
+    """A collector of all metrics, which refreshes the time-dependent gauges first."""
 
     def __init__(self, refresh: Callable[[], None], meters: _Meters) -> None:
         self._refresh = refresh
@@ -141,7 +140,7 @@ def _instrument(what: Metric) -> Counter | Gauge | Histogram:
     from prometheus_client import Counter, Gauge, Histogram
 
     labels = ("topology", *what.labels)
-    # No registry of their own: `_Scrape` is what a registry asks.
+    # No registry of their own: the registry collects from `_Scrape`.
     match what.kind:
         case "counter":
             return Counter(what.name, what.help, labels, registry=None)
@@ -152,7 +151,7 @@ def _instrument(what: Metric) -> Counter | Gauge | Histogram:
 
 
 def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callable[[], None]]:
-    """The port that answers, and what ends it."""
+    """Start a server; return its port and the function that ends it."""
     from prometheus_client import start_http_server
 
     try:
@@ -172,7 +171,7 @@ def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callabl
     def stop() -> None:
         ending = threading.Thread(target=server.shutdown, name="txn-metrics-end", daemon=True)
         ending.start()
-        # The server looks whether it is to end when somebody calls; else every half second.
+        # A connection makes the server check at once for its end, otherwise every half second.
         with contextlib.suppress(OSError):
             socket.create_connection((address.host, server.server_port), 1.0).close()
         ending.join(5.0)

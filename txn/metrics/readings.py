@@ -1,6 +1,6 @@
-"""Which event changes which metric, and how. Knows no exporter, no clock and no thread of its own.
+"""Turn events into changes of metrics, without an exporter, a clock or a thread.
 
-`read` is called on the observer's thread and `refresh` on an exporter's.
+`read` is called in the observer's thread and `refresh` in an exporter's.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ _UNITS = ("records", "bytes", "files", "versions", "seconds")
 
 
 class Meters(Protocol):
-    """What an exporter can do. `labels` are the values of the metric's labels, `topology` first."""
+    """The operations of an exporter. `labels` are the values of the labels, `topology` first."""
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
-        """A counter grows."""
+        """Increase a counter."""
 
     def set(self, what: Metric, to: float, *labels: str) -> None:
-        """A gauge has this value from now on."""
+        """Set a gauge."""
 
     def forget(self, what: Metric, *labels: str) -> None:
-        """A gauge has no value any more; it need not have one."""
+        """Remove the value of a gauge, if it has one."""
 
     def record(self, what: Metric, value: float, *labels: str) -> None:
-        """A histogram has one more value."""
+        """Add a value to a histogram."""
 
 
 class Readings:
     """The metrics of one run.
 
     Args:
-        meters: get the numbers.
-        partitions: so many partitions of a stream have a series of their own.
+        meters: receives the numbers.
+        partitions: number of partitions of a stream with a series of their own.
         clock: seconds since the epoch.
-        memory: process -> bytes.
+        memory: returns process -> bytes.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Readings:
         self._lock = threading.Lock()
         self._topology: str | None = None
         self._open: dict[int, float] = {}
-        """Txid in flight -> when it was first planned."""
+        """Txid in flight -> time of its first plan."""
         self._blocked: set[int] = set()
         self._causes: dict[int, FailureCause] = {}
-        """Txid -> why its newest attempt failed; whether it is replayed is told next."""
+        """Txid -> the cause of its newest failure, until the next event shows its replay."""
         self._aside: set[int] = set()
         """Txids in quarantine."""
-        self._bound_told: str | None = None
-        """What holds the run up, as the metrics say."""
+        self._shown_bound: str | None = None
+        """The bound that `held_up_by` shows."""
         self._processes: set[str] = set()
         """Processes whose memory is shown."""
         self._partitions: dict[str, set[str]] = {}
@@ -133,13 +133,13 @@ class Readings:
         }
 
     def read(self, event: RunEvent) -> None:
-        """Take an event in."""
+        """Count an event."""
         self._topology = event.topology
         if (reader := self._readers.get(type(event))) is not None:
             reader(event)
 
     def refresh(self) -> None:
-        """Set the gauges that change by themselves: ages, and memory. For any thread."""
+        """Set the time-dependent gauges: ages and memory. Called in any thread."""
         if (topology := self._topology) is None:
             return
         with self._lock:
@@ -161,14 +161,14 @@ class Readings:
     def _count(self, event: RunEvent, name: str, by: float = 1, *labels: str) -> None:
         self._meters.add(metric(name), by, event.topology, *labels)
 
-    def _known(self, event: RunEvent, name: str, by: float | None, *labels: str) -> None:
+    def _count_known(self, event: RunEvent, name: str, by: float | None, *labels: str) -> None:
         if by is not None:
             self._count(event, name, by, *labels)
 
     def _measure(self, event: RunEvent, name: str, value: float, *labels: str) -> None:
         self._meters.record(metric(name), value, event.topology, *labels)
 
-    # --- who runs ----------------------------------------------------------------------------
+    # --- the leader --------------------------------------------------------------------------
 
     def _stands_by(self, event: StandingBy) -> None:
         self._gauge(event, "standby", 1)
@@ -179,7 +179,7 @@ class Readings:
         self._gauge(event, "leader", 1)
         self._gauge(event, "epoch", event.epoch)
         self._gauge(event, "leadership_in_doubt", 0)
-        self._count(event, "leadership_doubts", 0)  # there from the first scrape on
+        self._count(event, "leadership_doubts", 0)  # present from the first scrape on
 
     def _doubted(self, event: LeadershipInDoubt) -> None:
         self._gauge(event, "leadership_in_doubt", 1)
@@ -195,17 +195,17 @@ class Readings:
         self._gauge(event, "committed_txid", event.committed_txid)
         self._gauge(event, "last_commit_timestamp_seconds", event.at)
         self._gauge(event, "back_pressure", 0)
-        # There from the first scrape on: `increase` does not see a series that begins with 1.
+        # Present from the first scrape on: `increase` misses a series that begins with 1.
         for name in ("batches", "attempts", "waits", "quarantined", "groups_dissolved"):
             self._count(event, name, 0)
         self._count(event, "events_dropped", 0)
         for cause in get_args(FailureCause):
             self._count(event, "replays", 0, cause)
         for bound in get_args(Bound):
-            self._gauge(event, "held_up_by", int(bound == self._bound_told), bound)
+            self._gauge(event, "held_up_by", int(bound == self._shown_bound), bound)
         with self._lock:
             self._open = dict.fromkeys(event.open_txids, event.at)
-        self._tell_open(event)
+        self._set_in_flight(event)
         self._aside = set(event.quarantined_txids)
         self._gauge(event, "in_quarantine", len(self._aside))
 
@@ -215,15 +215,15 @@ class Readings:
         with self._lock:
             self._open = {}
         self._blocked.clear()
-        self._tell_open(event)
+        self._set_in_flight(event)
 
     def _bound(self, event: BoundChanged) -> None:
-        # Not `event.before`: these metrics may have missed that one.
-        if self._bound_told is not None:
-            self._gauge(event, "held_up_by", 0, self._bound_told)
-        self._bound_told = None if event.bound == "ended" else event.bound
-        if self._bound_told is not None:
-            self._gauge(event, "held_up_by", 1, self._bound_told)
+        # Not `event.before`: these metrics may have missed that event.
+        if self._shown_bound is not None:
+            self._gauge(event, "held_up_by", 0, self._shown_bound)
+        self._shown_bound = None if event.bound == "ended" else event.bound
+        if self._shown_bound is not None:
+            self._gauge(event, "held_up_by", 1, self._shown_bound)
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Readings:
         self._count(event, "attempts")
         with self._lock:
             self._open.setdefault(event.attempt.txid, event.planned_at)
-        self._tell_open(event)
+        self._set_in_flight(event)
 
     def _failed(self, event: AttemptFailed) -> None:
         self._causes[event.attempt.txid] = event.cause
@@ -251,13 +251,13 @@ class Readings:
     def _was_blocked(self, event: AttemptBlocked) -> None:
         self._count(event, "waits")
         self._blocked.add(event.attempt.txid)
-        self._tell_open(event)
+        self._set_in_flight(event)
 
     def _unblocked(self, event: BatchUnblocked) -> None:
         self._blocked.discard(event.attempt.txid)
-        self._tell_open(event)
+        self._set_in_flight(event)
 
-    def _tell_open(self, event: RunEvent) -> None:
+    def _set_in_flight(self, event: RunEvent) -> None:
         self._gauge(event, "in_flight", len(self._open))
         self._gauge(event, "blocked", len(self._blocked))
 
@@ -265,22 +265,22 @@ class Readings:
         txid = event.attempt.txid
         with self._lock:
             planned = self._open.get(txid)
-            # In order: the end of an earlier one was among the events that these metrics missed.
+            # Commits are in order: these metrics missed the end of an earlier txid.
             self._open = {other: at for other, at in self._open.items() if other > txid}
         if planned is not None:
             self._measure(event, "batch_seconds", max(0.0, event.at - planned))
         self._causes.pop(txid, None)
         self._blocked = {other for other in self._blocked if other > txid}
-        self._tell_open(event)
+        self._set_in_flight(event)
         self._count(event, "batches")
         self._gauge(event, "committed_txid", txid)
         self._gauge(event, "last_commit_timestamp_seconds", event.at)
         if event.attempt == event.group[-1]:
             self._measure(event, "group_txids", len(event.group))
         for stream, records in event.input_records.items():
-            self._known(event, "input_records", records, stream)
+            self._count_known(event, "input_records", records, stream)
         for stream, size in event.input_bytes.items():
-            self._known(event, "input_bytes", size, stream)
+            self._count_known(event, "input_bytes", size, stream)
         for table, rows in event.rows.items():
             self._count(event, "staged_rows", rows, table)
         if event.replay_of is not None:
@@ -318,7 +318,7 @@ class Readings:
     def _notices(self, event: NoticesChanged) -> None:
         self._gauge(event, "notices", len(event.notices), event.stream)
 
-    # --- tables, and what is asked -----------------------------------------------------------
+    # --- tables and requests -----------------------------------------------------------------
 
     def _published(self, event: TablePublished) -> None:
         if event.table_files is not None:
@@ -326,7 +326,7 @@ class Readings:
         if event.table_bytes is not None:
             self._gauge(event, "table_bytes", event.table_bytes, event.table)
         if not event.skipped:
-            self._known(event, "written_rows", event.rows, event.table)
+            self._count_known(event, "written_rows", event.rows, event.table)
             self._count(event, "written_files", event.files, event.table)
             self._count(event, "written_bytes", event.bytes, event.table)
 
@@ -335,8 +335,8 @@ class Readings:
         labels = event.table, event.operation
         self._count(event, "maintenance", 1, *labels, outcome)
         self._count(event, "maintenance_seconds", max(0.0, event.at - event.began), *labels)
-        self._known(event, "maintenance_files", event.files, *labels)
-        self._known(event, "maintenance_bytes", event.bytes, *labels)
+        self._count_known(event, "maintenance_files", event.files, *labels)
+        self._count_known(event, "maintenance_bytes", event.bytes, *labels)
 
     def _asked(self, event: RequestEnded) -> None:
         self._measure(event, f"{event.service}_request_seconds", event.seconds, event.operation)
@@ -345,13 +345,13 @@ class Readings:
 
 
 def bounded(partitions: Mapping[str, int], most: int) -> dict[str, int]:
-    """Partition -> records, for the first `most` by name; the others are added up.
+    """Return partition -> records for the first `most` by name; the others are added up.
 
-    By name and not by size, so that a series does not come and go with the order of the sizes.
+    By name and not by size, so a series does not come and go with the sizes.
     """
     shown: dict[str, int] = {}
     for at, name in enumerate(sorted(partitions, key=lambda name: (len(name), name))):
-        # A partition may be called so itself.
+        # A partition may have this name itself.
         label = printable(name) if at < most else OTHER_PARTITIONS
         shown[label] = shown.get(label, 0) + partitions[name]
     return shown

@@ -1,7 +1,7 @@
 """Every metric, declared once: its name, type, unit, labels and meaning, for all exporters.
 
-Names follow Prometheus' conventions. OpenTelemetry has the same ones, `txn.` in place of `txn_`
-and without `_total`, so that a collector which hands them on to Prometheus gives the same names.
+Names follow Prometheus' conventions. OpenTelemetry has the same names with `txn.` for `txn_` and
+without `_total`, so a collector that exports them to Prometheus restores the same names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["OTHER_PARTITIONS", "PARTITIONS", "TABLE", "Kind", "Metric", "metric"
 Kind = Literal["counter", "gauge", "histogram"]
 
 PARTITIONS = 50
-"""So many partitions of a stream have a series of their own; the others are added up."""
+"""Number of partitions of a stream with a series of their own; the others are added up."""
 
 OTHER_PARTITIONS = "others"
-"""The value of the label `partition` for all partitions that have no series of their own."""
+"""The label `partition` of all partitions without a series of their own."""
 
 _BATCH = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _REQUEST = (0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -29,9 +29,9 @@ class Metric:
     """One metric.
 
     Args:
-        unit: as OpenTelemetry has it (UCUM): "s", "By", or what is counted in braces; a gauge that
-            is 0 or 1 has "1".
-        labels: besides `topology`, which all of them have.
+        unit: as in OpenTelemetry (UCUM): "s", "By", or the counted thing in braces; "1" for a gauge
+            that is 0 or 1.
+        labels: besides `topology`, which every metric has.
         help: one sentence.
         buckets: upper bounds of a histogram.
     """
@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def refreshed(self) -> bool:
-        """Whether it changes by itself, and is computed when somebody looks."""
+        """True if it changes with time, so it is computed at each scrape."""
         return self.name in ("txn_batch_age_seconds", "txn_driver_memory_bytes")
 
     @property
@@ -67,7 +67,7 @@ def _histogram(name: str, unit: str, labels: str, text: str, buckets: tuple[floa
 
 
 TABLE: tuple[Metric, ...] = (
-    # Who runs.
+    # The leader.
     _gauge("leader", "1", "", "1 while this process leads the topology."),
     _gauge("standby", "1", "", "1 while this process waits as a standby."),
     _gauge(
@@ -189,7 +189,7 @@ TABLE: tuple[Metric, ...] = (
         "maintenance_files", "{file}", "table operation", "Files that they rewrote or deleted."
     ),
     _counter("maintenance_bytes", "By", "table operation", "Bytes of these files."),
-    # What the driver asks.
+    # The driver's requests.
     _histogram(
         "zookeeper_request_seconds",
         "s",
@@ -214,9 +214,9 @@ TABLE: tuple[Metric, ...] = (
 )
 """All metrics, in the order of docs/metrics.md."""
 
-_BY_NAME = {each.name.removeprefix("txn_").removesuffix("_total"): each for each in TABLE}
+_BY_NAME = {entry.name.removeprefix("txn_").removesuffix("_total"): entry for entry in TABLE}
 
 
 def metric(name: str) -> Metric:
-    """The metric of this name, without `txn_` and `_total`."""
+    """Return the metric of a name without `txn_` and `_total`."""
     return _BY_NAME[name]

@@ -1,1 +1,1 @@
-"""What a notebook shows: charts of txids, and a run as it goes. Takes values, and knows no run."""
+"""Show charts of txids, and a run live, in a notebook. Takes values, and knows no run."""

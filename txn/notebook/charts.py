@@ -29,12 +29,12 @@ PHASES = {
     "published": ("publish", "#b5541c"),
     "committed": ("commit", "#3d8b57"),
 }
-"""A mark of a txid's times -> the phase that ends there, and its colour."""
+"""A mark in a txid's times -> the phase that ends there, and its colour."""
 _LONGEST = 40
-"""Txids of the timeline."""
+"""Most txids in the timeline."""
 _TITLE = 105
 _BARS = 120
-"""Most bars of the other charts: of more txids, several share one."""
+"""Most bars of the other charts: with more txids, several share a bar."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class TxidFacts:
 
     txid: int
     ended: float
-    """When it was committed, seconds since the epoch."""
+    """The time of its commit, seconds since the epoch."""
     seconds: Mapping[str, float]
     """Mark (see `PHASES`) -> seconds since the mark before it, in order."""
     amount: int | None
-    """Records that it read, or rows that it staged; None: not known."""
+    """Records that it read, or rows that it staged; None: unknown."""
     quarantined: bool = False
 
 
 @dataclass(frozen=True)
 class LagPoint:
-    """What a stream lagged by, at one time."""
+    """The lag of a stream at one time."""
 
     at: float
     stream: str
@@ -68,12 +68,12 @@ def draw(
     lags: Sequence[LagPoint] = (),
     failed: Sequence[tuple[int, float, str]] = (),
 ) -> Figure:
-    """One figure with all charts for which there is something to show.
+    """Draw one figure with every chart that has data.
 
     Args:
         txids: in order.
         unit: of their amounts: "records" or "rows".
-        failed: (txid, when, error) of attempts that failed.
+        failed: (txid, time, error) of failed attempts.
 
     Raises:
         SetupError: matplotlib is not installed.
@@ -89,11 +89,11 @@ def draw(
     )
     axes = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     if not txids:
-        for each in axes:
-            each.set_axis_off()
+        for axis in axes:
+            axis.set_axis_off()
         axes[0].text(0, 0.5, "Nothing was committed.")
         return figure
-    txids = _in_order(txids)
+    txids = _ordered_by_time(txids)
     shown = txids[-_LONGEST:]
     _throughput(axes[0], txids, unit)
     _latency(axes[1], txids)
@@ -114,13 +114,13 @@ def draw(
     return figure
 
 
-def _in_order(txids: Sequence[TxidFacts]) -> list[TxidFacts]:
-    """The same where time never goes back: a clock may have been set between two of them."""
-    found, back = [txids[0]], 0.0
-    for before, each in pairwise(txids):
-        back += max(0.0, before.ended - each.ended)
-        found.append(replace(each, ended=each.ended + back))
-    return found
+def _ordered_by_time(txids: Sequence[TxidFacts]) -> list[TxidFacts]:
+    """Shift txids so that time never goes back: the clock may have been set in between."""
+    ordered, back = [txids[0]], 0.0
+    for before, facts in pairwise(txids):
+        back += max(0.0, before.ended - facts.ended)
+        ordered.append(replace(facts, ended=facts.ended + back))
+    return ordered
 
 
 def _figure_type() -> type[Figure]:
@@ -134,7 +134,7 @@ def _figure_type() -> type[Figure]:
         ) from error
 
     class Chart(Figure):
-        """A figure that a notebook shows, also where pyplot was not imported."""
+        """A figure that a notebook shows even if pyplot was not imported."""
 
         def _repr_png_(self) -> bytes:
             made = io.BytesIO()
@@ -155,36 +155,38 @@ def _style(axis: Axes, title: str, unit: str) -> None:
 
 
 def _throughput(axis: Axes, txids: Sequence[TxidFacts], unit: str) -> None:
-    """Amount per second, over the time in which each interval's txids were committed."""
+    """Draw the amount per second, by the time of the commits."""
     _style(axis, "Throughput", f"{unit} / s")
     began = txids[0].ended - sum(txids[0].seconds.values())
-    # Wide enough that a few txids are committed in each.
+    # Wide enough for a few commits in each.
     bars = max(1, min(60, len(txids) // 4))
     width = max((txids[-1].ended - began) / bars, 1e-3)
     amounts = [0.0] * bars
-    for each in txids:
-        amounts[min(bars - 1, int((each.ended - began) / width))] += each.amount or 0
-    known = any(each.amount is not None for each in txids)
-    if not known:
+    for facts in txids:
+        amounts[min(bars - 1, int((facts.ended - began) / width))] += facts.amount or 0
+    is_known = any(facts.amount is not None for facts in txids)
+    if not is_known:
         axis.text(0.01, 0.5, f"The spouts do not know their {unit}.", transform=axis.transAxes)
     edges = [width * at for at in range(bars + 1)]
-    axis.stairs([each / width for each in amounts], edges, fill=True, color="#2f6fb0", alpha=0.85)
+    axis.stairs(
+        [amount / width for amount in amounts], edges, fill=True, color="#2f6fb0", alpha=0.85
+    )
     axis.set_xlim(0, edges[-1])
     axis.set_ylim(bottom=0)
-    _thousands(axis.yaxis)
-    told = datetime.fromtimestamp(began, timezone.utc)
-    axis.set_xlabel(f"seconds since {told:%Y-%m-%d %H:%M:%S} UTC", fontsize=8)
+    _group_thousands(axis.yaxis)
+    began_at = datetime.fromtimestamp(began, timezone.utc)
+    axis.set_xlabel(f"seconds since {began_at:%Y-%m-%d %H:%M:%S} UTC", fontsize=8)
 
 
 def _latency(axis: Axes, txids: Sequence[TxidFacts]) -> None:
-    """From plan to commit, by phase, of the attempt that was committed.
+    """Draw the time from plan to commit of the committed attempts, by phase.
 
-    Of many txids, the mean of each share.
+    With many txids, each bar is the mean of several.
     """
     step = -(-len(txids) // _BARS)
     shares = [txids[at : at + step] for at in range(0, len(txids), step)]
-    each = f", mean of {step} txids each" if step > 1 else ""
-    _style(axis, f"Latency by station, of the attempt that was committed{each}", "ms")
+    mean = f", mean of {step} txids each" if step > 1 else ""
+    _style(axis, f"Latency by station, of the attempt that was committed{mean}", "ms")
     bottom = [0.0] * len(shares)
     at = [share[0].txid + (len(share) - 1) / 2 for share in shares]
     for mark, (name, colour) in PHASES.items():
@@ -196,25 +198,25 @@ def _latency(axis: Axes, txids: Sequence[TxidFacts]) -> None:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axis.set_xlabel("txid", fontsize=8)
     axis.set_xlim(txids[0].txid - 0.7, txids[-1].txid + 0.7)
-    _thousands(axis.yaxis)
-    _whole(axis.xaxis)
+    _group_thousands(axis.yaxis)
+    _use_whole_numbers(axis.xaxis)
 
 
 def _lag(axis: Axes, lags: Sequence[LagPoint], began: float) -> None:
-    units = sorted({each.unit for each in lags})
+    units = sorted({point.unit for point in lags})
     _style(axis, "Lag: what of a source is not committed", ", ".join(units))
-    for stream in sorted({each.stream for each in lags}):
-        of_stream = [each for each in lags if each.stream == stream]
+    for stream in sorted({point.stream for point in lags}):
+        points = [point for point in lags if point.stream == stream]
         axis.step(
-            [max(0.0, each.at - began) for each in of_stream],
-            [each.amount for each in of_stream],
+            [max(0.0, point.at - began) for point in points],
+            [point.amount for point in points],
             where="post",
             label=f"lag of {stream}",
             linewidth=1.4,
         )
     axis.set_ylim(bottom=0)
     axis.set_xlim(left=0)
-    _thousands(axis.yaxis)
+    _group_thousands(axis.yaxis)
     axis.set_xlabel("seconds", fontsize=8)
     axis.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), fontsize=8, frameon=False)
 
@@ -222,27 +224,27 @@ def _lag(axis: Axes, lags: Sequence[LagPoint], began: float) -> None:
 def _timeline(
     axis: Axes, txids: Sequence[TxidFacts], failed: Sequence[tuple[int, float, str]]
 ) -> None:
-    """The newest txids as bars by phase, from plan to commit; attempts that failed as crosses."""
+    """Draw the newest txids as bars by phase, from plan to commit; failed attempts as crosses."""
     _style(axis, "Timeline of the newest txids", "txid")
-    known = {each.txid for each in txids}
-    crosses = [(txid, at) for txid, at, _ in failed if txid in known]
-    # An attempt that failed began before the one whose times are known.
-    starts = [each.ended - sum(each.seconds.values()) for each in txids]
+    shown_txids = {facts.txid for facts in txids}
+    crosses = [(txid, at) for txid, at, _ in failed if txid in shown_txids]
+    # A failed attempt began before the committed one, whose times are known.
+    starts = [facts.ended - sum(facts.seconds.values()) for facts in txids]
     began = min([*starts, *(at for _, at in crosses)])
     for mark, (_, colour) in PHASES.items():
-        found = [each for each in txids if each.seconds.get(mark)]
+        with_phase = [facts for facts in txids if facts.seconds.get(mark)]
         axis.barh(
-            [each.txid for each in found],
-            [each.seconds[mark] for each in found],
-            left=[_start(each, mark) - began for each in found],
+            [facts.txid for facts in with_phase],
+            [facts.seconds[mark] for facts in with_phase],
+            left=[_phase_start(facts, mark) - began for facts in with_phase],
             height=0.8,
             color=colour,
         )
-    emptied = [each for each in txids if each.quarantined]
+    emptied = [facts for facts in txids if facts.quarantined]
     if emptied:
         axis.scatter(
-            [each.ended - began for each in emptied],
-            [each.txid for each in emptied],
+            [facts.ended - began for facts in emptied],
+            [facts.txid for facts in emptied],
             marker="s",
             s=18,
             color="#7a1fa2",
@@ -257,27 +259,27 @@ def _timeline(
     axis.set_xlim(left=0)
     axis.set_xlabel("seconds", fontsize=8)
     axis.grid(axis="x", color="#e6e9ed", linewidth=0.8)
-    _whole(axis.yaxis)
+    _use_whole_numbers(axis.yaxis)
 
 
-def _start(facts: TxidFacts, mark: str) -> float:
-    """When the phase that ends at `mark` began."""
+def _phase_start(facts: TxidFacts, mark: str) -> float:
+    """Return the time when the phase that ends at `mark` began."""
     marks = list(facts.seconds)
-    after = sum(facts.seconds[each] for each in marks[marks.index(mark) :])
+    after = sum(facts.seconds[later_mark] for later_mark in marks[marks.index(mark) :])
     return facts.ended - after
 
 
-def _whole(axis: Axis) -> None:
-    """Txids are whole numbers, also where only one is shown."""
+def _use_whole_numbers(axis: Axis) -> None:
+    """Label an axis with whole numbers, even for a single txid."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
 
 
-def _thousands(axis: Axis) -> None:
+def _group_thousands(axis: Axis) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    def told(value: float, _: float) -> str:
+    def grouped(value: float, _: float) -> str:
         return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:g}"
 
-    axis.set_major_formatter(FuncFormatter(told))
+    axis.set_major_formatter(FuncFormatter(grouped))

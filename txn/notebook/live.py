@@ -1,4 +1,4 @@
-"""A run as it goes, in a notebook: its graph, its rates and what is in flight, kept up to date."""
+"""Show a run live in a notebook: its graph, its rates and the txids in flight."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txn.text import duration, printable
 
 __all__ = ["Moment", "Rates", "page", "show"]
 
-_LOOK_SECS = 0.5
+_UPDATE_SECS = 0.5
 _WINDOW_SECS = 10.0
 _SHOWN = 12
-"""Txids in flight that are listed."""
+"""Most txids in flight that are listed."""
 _BOX = (190, 26, 10)
 """Width, height and gap of a box of the graph."""
 
@@ -27,48 +27,51 @@ class Moment:
 
     topology: str
     state: str
-    """What it does, in one line."""
+    """The run's state in one line."""
     committed_txid: int
     txids: int
-    """Committed by this run."""
+    """Number of txids that this run committed."""
     records: int | None
-    """Read by them; None: not known."""
+    """Records that they read; None: unknown."""
     rows: int
-    """Staged by them."""
+    """Rows that they staged."""
     seconds: float
     edges: Sequence[tuple[str, str]] = ()
     """(stream, table) of the graph."""
     in_flight: Sequence[tuple[str, str, float]] = ()
     """txid:attempt, phase and seconds in it."""
     lags: Mapping[str, str] = field(default_factory=dict)
-    """stream -> what it lags by, for people."""
+    """stream -> its lag, for people."""
     failure: str | None = None
 
 
 class Rates:
-    """Rates over the last ten seconds of a run, out of totals that it was told."""
+    """Rates over the last ten seconds of a run, from its totals."""
 
     def __init__(self) -> None:
-        self._known: deque[tuple[float, tuple[int, ...]]] = deque()
+        self._totals: deque[tuple[float, tuple[int, ...]]] = deque()
 
     def of(self, seconds: float, *totals: int) -> tuple[float, ...]:
-        """Each total's rate.
+        """Add totals and return the rate of each.
 
         Args:
-            seconds: since the run began, when there was nothing of any.
+            seconds: since the run began, when all totals were 0.
         """
-        if not self._known:
-            self._known.append((0.0, (0,) * len(totals)))
-        self._known.append((seconds, totals))
-        while self._known[1][0] <= seconds - _WINDOW_SECS:
-            self._known.popleft()
-        at, before = self._known[0]
+        if not self._totals:
+            self._totals.append((0.0, (0,) * len(totals)))
+        self._totals.append((seconds, totals))
+        while self._totals[1][0] <= seconds - _WINDOW_SECS:
+            self._totals.popleft()
+        at, before = self._totals[0]
         passed = max(seconds - at, 1e-3)
-        return tuple((now - then) / passed for now, then in zip(totals, before, strict=True))
+        return tuple(
+            (total - total_before) / passed
+            for total, total_before in zip(totals, before, strict=True)
+        )
 
 
 def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
-    """Show a run below the cell, and bring it up to date until it is over, on a thread."""
+    """Show a run below the cell, and update it in a thread until the run is over."""
     from IPython.display import display
 
     rates = Rates()
@@ -82,15 +85,15 @@ def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
     def follow() -> None:
         over = False
         while not over:
-            time.sleep(_LOOK_SECS)
-            over = is_over()  # asked first: the last look comes after the end
+            time.sleep(_UPDATE_SECS)
+            over = is_over()  # before the update, so the last update follows the end
             shown.update(made(), raw=True)
 
     threading.Thread(target=follow, name="txn-notebook", daemon=True).start()
 
 
 def page(moment: Moment, rates: Rates) -> str:
-    """The HTML of a moment. Names and errors come from strangers: they are escaped."""
+    """Return the HTML of a moment. Names and errors may come from strangers: they are escaped."""
     totals = (moment.txids, moment.records or 0, moment.rows)
     txids, records, rows = rates.of(moment.seconds, *totals)
     numbers = {
@@ -127,7 +130,7 @@ def _in_flight(moment: Moment) -> str:
 
 
 def _graph(moment: Moment) -> str:
-    """Streams on the left, tables on the right, and which feeds which."""
+    """Draw streams on the left, tables on the right, and the lines between them."""
     width, height, gap = _BOX
     streams = list(dict.fromkeys(stream for stream, _ in moment.edges))
     tables = list(dict.fromkeys(table for _, table in moment.edges))
@@ -153,10 +156,10 @@ def _graph(moment: Moment) -> str:
 
 def _box(left: float, top: float, name: str, lag: str | None) -> str:
     width, height, _ = _BOX
-    told = name if lag is None else f"{name}, lag {lag}"
-    short = told if len(told) <= 30 else f"…{told[-29:]}"
+    label = name if lag is None else f"{name}, lag {lag}"
+    short = label if len(label) <= 30 else f"…{label[-29:]}"
     return (
-        f'<g><title>{_safe(told)}</title><rect x="{left + 1}" y="{top + 1}" width="{width - 2}" '
+        f'<g><title>{_safe(label)}</title><rect x="{left + 1}" y="{top + 1}" width="{width - 2}" '
         f'height="{height - 2}" rx="4" fill="none" stroke="#2f6fb0"/><text x="{left + 8}" '
         f'y="{top + 17}" fill="currentColor">{_safe(short)}</text></g>'
     )

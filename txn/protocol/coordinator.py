@@ -27,11 +27,11 @@ Why it is right, in five steps:
    asked again for each attempt. Then the plans of all later txids no longer hold, since they
    followed from the old answer: those batches are dropped, their opaque metadata forgotten.
    Recovery forgets it too. A START in ZooKeeper may be older than the last replanning of a
-   smaller txid, and nothing in it says so.
+   smaller txid, and does not show it.
 3. *Commits are in txid order, one turn at a time.* Only committed + 1 gets the commit turn, and
    with it, as one version of every table, the txids behind it that are processed by then. Such a
-   group is committed as a whole or not at all. If its turn fails, nobody can say whose fault that
-   is: it is dissolved, nothing is counted, and its txids have turns of their own. Where a table
+   group is committed as a whole or not at all. If its turn fails, the txid at fault is unknown: the
+   group is dissolved, nothing is counted, and its txids have turns of their own. Where a table
    may hold the group, they come as new attempts, so that an attempt id still means one try.
    A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
    record of what was quarantined, and moves no position: nothing follows from it, and it follows
@@ -128,7 +128,7 @@ def recovered_state(
     published: Collection[int] = (),
     grouped: bool = True,
 ) -> CoordinatorState:
-    """The state in which a run begins, from what is durable.
+    """Return the state in which a run begins, from the durable records.
 
     Args:
         committed: the newest txid that is in every table, and the positions as of it.
@@ -146,10 +146,10 @@ def recovered_state(
     opaque = frozenset(opaque_streams)
     records = sorted(batches, key=lambda record: record.txid)
     first = committed.txid + 1
-    found = [record.txid for record in records]
-    if found != list(range(first, first + len(records))):
+    txids = [record.txid for record in records]
+    if txids != list(range(first, first + len(records))):
         raise StateError(
-            f"ZooKeeper says that txid {committed.txid} is committed and that {found} are open, "
+            f"ZooKeeper says that txid {committed.txid} is committed and that {txids} are open, "
             f"but open txids must follow each other from {first}: a node was lost or added by "
             "hand. Nothing was changed; `txn recover` rebuilds the state from the tables.",
             number="TXN-803",
@@ -176,33 +176,33 @@ def recovered_state(
 def _recovered(
     record: BatchRecord, streams: Sequence[str], opaque: frozenset[str], *, is_first: bool
 ) -> Batch:
-    """A batch as its START left it, its next attempt above the durable one."""
+    """Return the batch of a START; its next attempt is above the durable one."""
     batch = Batch(
         TransactionAttempt(record.txid, record.attempt).next(),
         Phase.WAITING,
-        # A stream that the START does not know is new: this txid was fixed without it.
+        # Streams that are missing in the START are new: this txid reads nothing of them.
         metadata={**dict.fromkeys(streams), **record.spouts},
         started=True,
         quarantined=record.quarantined,
         replay_of=record.replay_of,
     )
-    # With opaque streams an emptied START is written in the commit turn of its txid only, when
-    # all before it is committed: that one metadata still holds. See `_replay`.
+    # With opaque streams, an emptied START is written only in the commit turn of its txid, when
+    # all earlier txids are committed, so its metadata still holds. See `_replay`.
     is_settled = is_first and record.quarantined is not None
     return batch if is_settled else forget_opaque(batch, opaque)
 
 
 def start(state: CoordinatorState) -> Step:
-    """The first actions of a run: replay what was open, ask for what is new."""
+    """Return the first actions of a run: replay open txids, ask for a new one."""
     return (state, ()) if state.ended else _advance(state)
 
 
 def step(state: CoordinatorState, event: Event) -> Step:
-    """The next state after `event`, and the actions to perform, in this order.
+    """Return the next state after `event`, and the actions to perform, in this order.
 
     Raises:
         TypeError: not an event.
-        ValueError: a `PlanMade` that answers for other streams than were asked.
+        ValueError: a `PlanMade` has other streams than its question.
     """
     handler = _HANDLERS.get(type(event))
     if handler is None:
@@ -214,9 +214,9 @@ def step(state: CoordinatorState, event: Event) -> Step:
 
 
 def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
-    """All that has become possible: the end, else the commit turn, then replays, then new txids.
+    """Do all that has become possible: end, or else commit, then replay, then ask for new txids.
 
-    The commit comes first because it is what everything else waits for.
+    The commit comes first because everything else waits for it.
     """
     done = state.until is not None and state.committed >= state.until
     if state.stopping or done:
@@ -231,7 +231,7 @@ def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
 
 
 def _give_commit_turn(state: CoordinatorState) -> Step:
-    """The turn of committed + 1, and of the txids behind it that can be committed with it."""
+    """Give the commit turn to committed + 1 and the txids that can be committed with it."""
     group = commit_group(state)
     if not group:
         return state, ()
@@ -246,7 +246,7 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
 
 
 def _replay_waiting(state: CoordinatorState) -> Step:
-    """Start, or ask for, waiting batches in txid order, up to the first that must be waited for."""
+    """Start or plan waiting batches in txid order, up to the first that later ones depend on."""
     actions: Actions = ()
     for batch in in_order(state):
         if _is_beyond_end(state, batch.attempt.txid):
@@ -267,8 +267,8 @@ def _replay(state: CoordinatorState, batch: Batch) -> Step:
     is_settled = not state.opaque_streams or batch.replay_of is not None
     if not is_settled and batch.attempt.txid != state.committed + 1:
         # An emptied batch behind an opaque one that can still be planned anew: its metadata, the
-        # record of what is quarantined, may yet prove wrong. It waits until nothing is before it,
-        # so that no START which says "emptied" can ever be out of date.
+        # record of what is quarantined, may still prove wrong. It waits until nothing is before it,
+        # so that no START of an emptied batch can be out of date.
         return state, ()
     return _launch(state, batch, Cause.PROCESS)
 
@@ -276,9 +276,9 @@ def _replay(state: CoordinatorState, batch: Batch) -> Step:
 def _ask_for_new(state: CoordinatorState) -> Step:
     """Ask for the next txid if there is room, it is due, and all before it has metadata.
 
-    Batches that wait for the columns of idle streams may fill the window. Those streams, and no
-    others, are then asked for a txid beyond it: nothing else can bring what the batches wait for.
-    Each gets one such txid, so that the window is exceeded by no more than there are streams.
+    Batches that wait for the columns of idle streams may fill the window. Only those streams are
+    then asked for a txid beyond it, since nothing else can bring the columns. Each stream gets one
+    such txid, so the window is exceeded by at most the number of streams.
     """
     batch = new_batch(state)
     is_ready = all(
@@ -305,7 +305,7 @@ def _ask(state: CoordinatorState, batch: Batch) -> Step:
 
 
 def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
-    """START, durable, then processing. `batch` carries the metadata of this attempt."""
+    """Persist START, then process. `batch` carries the metadata of this attempt."""
     metadata, emptied = batch.metadata or {}, batch.quarantined
     state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True), cause)
     return state, (
@@ -315,7 +315,7 @@ def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
 
 
 def _end(state: CoordinatorState, last: Finish | Halt | None, actions: Actions = ()) -> Step:
-    """The end of the run; None: well, unless a batch could not be planned."""
+    """End the run; None: with Finish, unless a batch could not be planned."""
     if last is None:
         batch = refused(state)
         last = Finish() if batch is None else Halt(batch.refused or "", batch.attempt)
@@ -343,10 +343,10 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
 
 
 def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
-    """The txid does not come to be. It was the newest, so no gap arises.
+    """Drop the new txid. It was the newest, so no gap arises.
 
-    The question was no try: the next one has the same attempt id. No smaller one, as a question
-    that timed out may still be answered.
+    The question is not a try: the next question has the same attempt id. It must not have a smaller
+    one, because a question that timed out may still be answered.
     """
     txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
     state = replace(
@@ -355,8 +355,8 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
         plan_idle=batch.asks is None,
         plan_scheduled=True,
     )
-    # Asked with nothing in flight: whatever a commit brought about was there to be seen, and no
-    # replay of a quarantined txid was wanted. Unless some streams were not asked.
+    # All streams were asked with nothing in flight: they saw the effects of every commit, and no
+    # replay of a quarantined txid was requested.
     if state.until_caught_up and not state.batches and batch.asks is None:
         return _end(state, None)
     return state, (SchedulePlan(idle=True),)
@@ -372,14 +372,14 @@ def _on_plan_failed(state: CoordinatorState, event: PlanFailed) -> Step:
 def _on_plan_refused(state: CoordinatorState, event: PlanRefused) -> Step:
     """Plan nothing from this txid on, commit what is before it, and end with the error.
 
-    The refusal stays when an earlier batch is planned anew, although another answer might now be
-    given: the error was told as the one that ends the run. The next run asks again.
+    The refusal stays when an earlier batch is planned anew, although the answer might now differ:
+    the error was already reported as the one that ends the run. The next run asks again.
     """
     batch = current(state, event.attempt, Phase.PLANNING)
     if batch is None or state.stopping:
         return state, ()
-    kept = replace(batch, phase=Phase.WAITING, held=True, refused=event.error)
-    return _advance(with_batch(state, kept, Cause.PLAN_REFUSED))
+    refused_batch = replace(batch, phase=Phase.WAITING, held=True, refused=event.error)
+    return _advance(with_batch(state, refused_batch, Cause.PLAN_REFUSED))
 
 
 def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
@@ -413,7 +413,7 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     )
     actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
     if state.until_caught_up and state.plan_idle and not state.batches:
-        # Ask now whether that was all; do not wait for the idle source's next turn.
+        # Ask at once if that was all, instead of after the wait of an idle source.
         actions += (SchedulePlan(idle=False),)
     return _advance(state, actions)
 
@@ -428,7 +428,7 @@ def _on_failed(state: CoordinatorState, event: BatchFailed) -> Step:
     if batch.phase is Phase.COMMITTING and len(committing(state)) > 1:
         return _dissolve(state, Cause.BATCH_FAILED, published=True)
     actions: Actions = (Cancel(batch.attempt),)
-    # Nothing follows from what a replay of a quarantined txid reads: later batches stand.
+    # No batch follows from the replay of a quarantined txid: later batches stay.
     if state.opaque_streams and batch.replay_of is None:
         state, dropped = drop_later(state, batch.attempt.txid)
         actions += dropped
@@ -443,10 +443,10 @@ def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
 
 
 def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step:
-    """The group's txids come to turns of their own; no failure is counted.
+    """Give each txid of the group a turn of its own; count no failure.
 
-    A group that no table holds keeps its staged work. Else every txid is tried anew, and an opaque
-    stream plans it anew, as after the failure of one txid.
+    If no table holds the group, its staged work is used. Otherwise every txid is tried again, and
+    opaque streams plan it anew, as after the failure of one txid.
     """
     group = committing(state)
     state = replace(state, ungrouped_until=group[-1].attempt.txid)
@@ -455,8 +455,8 @@ def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step
             state = with_batch(state, replace(batch, phase=Phase.PROCESSED), cause)
         return _advance(state)
     for batch in group:
-        known = forget_opaque(batch, state.opaque_streams)
-        again = replace(known, attempt=batch.attempt.next(), phase=Phase.WAITING, had_turn=True)
+        remaining = forget_opaque(batch, state.opaque_streams)
+        again = replace(remaining, attempt=batch.attempt.next(), phase=Phase.WAITING, had_turn=True)
         state = with_batch(state, again, cause)
     actions: Actions = tuple(Cancel(batch.attempt) for batch in group)
     if state.opaque_streams:
@@ -474,10 +474,10 @@ def _fail(
 ) -> Step:
     """Count the failure; hold the batch for a replay, empty it, or give up.
 
-    A failure because a source is away is not counted; the batch is always held.
+    A failure because of an unavailable source is not counted; the batch is always held.
     """
     error = event.error
-    # Nothing was tried while a source that is away was asked for a new txid, and its answer is in.
+    # A question for a new txid that an unavailable source answered is not a try.
     was_tried = not event.blocked or batch.started
     failed = replace(
         batch,
@@ -492,16 +492,16 @@ def _fail(
     if state.stopping:
         return _advance(with_batch(state, failed, cause), actions)
     if event.blocked and refused(state) is not None and failed.waits >= state.max_batch_attempts:
-        # The error that ends this run must not wait for ever for a source that is away.
+        # The error that ends this run must not wait for an unavailable source for ever.
         return _end(with_batch(state, failed, cause), None, actions)
     if event.blocked:
-        look_again = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
-        return _advance(with_batch(state, failed, cause), (*actions, look_again))
+        poll = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
+        return _advance(with_batch(state, failed, cause), (*actions, poll))
     if failed.failures < state.max_batch_attempts:
         retry = ScheduleRetry(failed.attempt, failed.failures)
         return _advance(with_batch(state, failed, cause), (*actions, retry))
     if can_be_emptied(state, batch):
-        # Start the count again: a lost executor must not end a run that should go on.
+        # Count from zero again: a lost executor must not end a run that should go on.
         emptied = replace(failed, failures=0, held=False, quarantined=error)
         return _advance(with_batch(state, emptied, cause), actions)
     halt = Halt(
@@ -526,7 +526,7 @@ def _on_stop_requested(state: CoordinatorState, _: StopRequested) -> Step:
 
 
 def _on_halted(state: CoordinatorState, event: Halted) -> Step:
-    # No Cancel: who was fenced must not touch files that a successor may be reading.
+    # No Cancel: a fenced leader must not touch files that its successor may be reading.
     return replace(state, ended=True), (Halt(event.error),)
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary of the coordinator: its state, the facts it hears, the orders it gives.
+"""The vocabulary of the coordinator: its state, the events it receives, the orders it gives.
 
 Everything here is a frozen value that pickles and compares. Events are facts, named in the past
 tense; actions are orders. `txn.protocol.coordinator.step` maps (state, event) to (state, actions);
@@ -52,7 +52,7 @@ Metadata = Mapping[str, Any]
 
 
 class Phase(str, Enum):
-    """Where one txid stands. `txn.protocol.transitions` has every transition."""
+    """The phase of one txid. `txn.protocol.transitions` has every transition."""
 
     WAITING = "waiting"  # failed or dropped: to be planned/started again (after its back-off)
     PLANNING = "planning"  # a spout is being asked what an attempt of this txid shall read
@@ -63,7 +63,7 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """One open txid: everything the coordinator knows of it."""
+    """One open txid, with everything that the coordinator knows of it."""
 
     attempt: TransactionAttempt
     """The current attempt; events of any other attempt change nothing."""
@@ -71,19 +71,19 @@ class Batch:
     metadata: Metadata | None = None
     """stream -> metadata or None (idle) as of the newest START; None before the first START.
 
-    A stream is missing while nothing valid is known of it: what an opaque stream answered is
-    dropped as soon as an earlier batch is planned anew, because it followed from that batch.
+    A stream without valid metadata is missing: the answer of an opaque stream is dropped as soon as
+    an earlier batch is planned anew, because it followed from that batch.
     """
     started: bool = False
-    """True once a START of this txid is durable: from then on it will be committed, if empty."""
+    """True once a START of this txid is durable: from then on it is committed, at worst empty."""
     failures: int = 0
-    """Failed attempts within this run, without those whose source was away."""
+    """Failed attempts within this run, without those whose source was unavailable."""
     blocked: str | None = None
-    """The error of a source that is away; kept while attempts look whether it is back."""
+    """The error of an unavailable source; kept while attempts poll it."""
     waits: int = 0
-    """Attempts in a row that found a source away."""
+    """Attempts in a row that found a source unavailable."""
     held: bool = False
-    """WAITING only: True until RetryDue says that the back-off is over."""
+    """WAITING only: True until RetryDue ends the back-off."""
     quarantined: str | None = None
     """The error for which it is processed as an empty batch."""
     replay_of: int | None = None
@@ -91,12 +91,12 @@ class Batch:
     had_turn: bool = False
     """A commit turn of this txid has begun: some table may hold it, so it is never emptied."""
     lacks: frozenset[str] = frozenset()
-    """Streams whose unknown columns it waits for; kept while attempts look again."""
+    """Streams whose unknown columns it waits for; kept while attempts try again."""
     refused: str | None = None
-    """WAITING only: the error for which nothing from this txid on is planned in this run. What is
-    before it is committed; then the run ends with this error."""
+    """WAITING only: the error for which nothing from this txid on is planned in this run. The txids
+    before it are committed; then the run ends with this error."""
     asks: frozenset[str] | None = None
-    """The streams that it was made for, beyond `max_spout_pending`; None: all of them."""
+    """The only streams to ask for this txid beyond `max_spout_pending`; None: all streams."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class CoordinatorState:
     max_group_commit: int = 1
     """Consecutive txids that one commit turn may publish together."""
     ungrouped_until: int = 0
-    """Up to this txid each has a turn of its own: a group with them has failed."""
+    """Up to this txid, each has its own turn, because a group with them failed."""
     quarantine: bool = False
     """True: an exhausted batch is committed empty; False: it stops the topology."""
     until: int | None = None
@@ -147,7 +147,8 @@ class PlanMade:
     metadata: Metadata
     """stream -> metadata, or None where the stream has nothing to read now."""
     replay_of: int | None = None
-    """Not the spouts answered, but the record of this quarantined txid, whose replay is wanted."""
+    """The quarantined txid whose record is the answer, because its replay was requested; None:
+    the spouts answered."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,12 @@ class PlanFailed:
     attempt: TransactionAttempt
     error: str
     blocked: bool = False
-    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+    """True: a source is unavailable (SourceUnavailableError); the batch waits, uncounted."""
 
 
 @dataclass(frozen=True)
 class PlanRefused:
-    """No replay mends the error that a spout raised while it planned `attempt`."""
+    """A spout raised an error while it planned `attempt`, and no replay can solve it."""
 
     attempt: TransactionAttempt
     error: str
@@ -187,7 +188,7 @@ class BatchFailed:
     attempt: TransactionAttempt
     error: str
     blocked: bool = False
-    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+    """True: a source is unavailable (SourceUnavailableError); the batch waits, uncounted."""
     lacks: frozenset[str] = frozenset()
     """The streams whose columns it waits for."""
 
@@ -209,10 +210,10 @@ class GroupFailed:
     """The commit turn of a group failed; which txid caused it is unknown."""
 
     attempts: tuple[TransactionAttempt, ...]
-    """All of the group, in txid order."""
+    """All attempts of the group, in txid order."""
     error: str
     published: bool
-    """Some table may hold the group. False: for certain none does, nor will."""
+    """True: some table may hold the group. False: no table holds it, nor will."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class Halted:
-    """Something happened that no replay mends: user code, lost leadership, unreadable state."""
+    """An error that no replay can solve: user code, lost leadership, unreadable state."""
 
     error: str
 
@@ -258,14 +259,14 @@ class Plan:
 
     attempt: TransactionAttempt
     streams: tuple[str, ...]
-    """Only these are to be asked; the others keep what their START fixed."""
+    """The only streams to ask; the others keep the metadata of their START."""
     previous: Metadata
-    """stream -> newest metadata of a smaller txid; absent: none."""
+    """stream -> newest metadata of a smaller txid; absent if it has none."""
     is_new: bool = True
-    """True: all streams are asked about a txid that has no START yet, so that it may become the
-    replay of a quarantined one."""
+    """True: all streams are asked about a txid without a START, so it may become the replay of a
+    quarantined one."""
     replaying: frozenset[int] = frozenset()
-    """Quarantined txids whose replay is in flight: this must not become a second one."""
+    """Quarantined txids whose replay is in flight: this txid must not replay them again."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ class Publish:
     """The last one of a group."""
     metadata: Metadata
     positions: Metadata
-    """stream -> newest metadata as of this txid: goes into every table's log."""
+    """stream -> newest metadata as of this txid, for every table's log."""
     earlier: tuple[tuple[TransactionAttempt, Metadata], ...] = ()
     """The other attempts of a group and what they read, in txid order."""
 
@@ -324,8 +325,8 @@ class Publish:
 class PersistCommitted:
     """Move `committed` to this txid and drop its batch node: one multi. Precedes its Succeed.
 
-    In the same multi, the nodes of a whole group are dropped, a batch that was emptied is entered
-    as quarantined, and what it was the replay of is struck out.
+    In the same multi, the nodes of a whole group are dropped, an emptied batch is entered as
+    quarantined, and the quarantined txid that was replayed is deleted.
     """
 
     attempt: TransactionAttempt
@@ -341,7 +342,7 @@ class PersistCommitted:
 
     @property
     def attempts(self) -> tuple[TransactionAttempt, ...]:
-        """Every attempt that is committed by it, in txid order."""
+        """Every attempt that it commits, in txid order."""
         return (*self.earlier, self.attempt)
 
 
@@ -365,14 +366,14 @@ class ScheduleRetry:
 
     attempt: TransactionAttempt
     failures: int
-    """Failures, or attempts in a row that found a source away; 1 or more."""
+    """Failures, or attempts in a row that found a source unavailable; 1 or more."""
     blocked: bool = False
-    """True: it waits for a source that is away, and soon looks again."""
+    """True: it waits for an unavailable source, and polls it soon."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Nothing more is to be done: end the run well."""
+    """End the run successfully: nothing is left to do."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The edges of a batch: what the acker's ledger of one attempt has to see.
+"""The edges of a batch: everything that the acker's ledger of one attempt tracks.
 
 As Trident anchors its coordination tuples and not the data, an edge stands for a whole thing that
 must arrive: a planned source partition or file (out of START, into each staging job that read
@@ -31,12 +31,12 @@ Key = tuple[str, ...]
 
 
 def _arrive(edges: dict[Key, int], key: Key, ids: Ids) -> int:
-    """The edge of an arrival; an unannounced arrival gets a new edge that stays open."""
+    """Close the edge of an arrival; an unannounced arrival gets a new edge that stays open."""
     return edges.pop(key) if key in edges else edges.setdefault(("unexpected", *key), ids())
 
 
 def _planned(parts: Mapping[str, Mapping[str, Iterable[str]]], ids: Ids) -> dict[Key, int]:
-    """Edges of the staging jobs of some sinks, and of the parts that each must read."""
+    """Return the edges of the sinks' staging jobs, and of the parts that each must read."""
     edges: dict[Key, int] = {}
     for sink, streams in parts.items():
         edges[("job", sink)] = ids()
@@ -46,13 +46,13 @@ def _planned(parts: Mapping[str, Mapping[str, Iterable[str]]], ids: Ids) -> dict
 
 
 def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
-    """The edges of one staging job: its own, and those of the parts that it read."""
+    """Return the edges of one staging job: its own, and those of the parts that it read."""
     parts: list[Key] = [("part", sink, s, name) for s, names in read.items() for name in names]
     return [("job", sink), *parts]
 
 
 def _xor_all(values: Iterable[int]) -> int:
-    """XOR of all values; 0 for none."""
+    """Return the XOR of all values; 0 if empty."""
     return reduce(xor, values, 0)
 
 
@@ -61,7 +61,7 @@ class Ledger:
     """The open edges of one phase of an attempt, and the root id under which the acker has them.
 
     Args:
-        ids: source of random non-zero 64-bit ids.
+        ids: returns random non-zero 64-bit ids.
     """
 
     ids: Ids
@@ -73,11 +73,11 @@ class Ledger:
 
     @property
     def initial(self) -> int:
-        """The value with which the ledger is opened: all edges that are sent out at first."""
+        """The value that opens the ledger: the XOR of its first edges."""
         return _xor_all(self.edges.values())
 
     def missing(self) -> str:
-        """The missing edges, for the message of a ledger that does not close."""
+        """Return the missing edges, for the message of a ledger that does not close."""
         return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
 
 
@@ -86,8 +86,8 @@ class ProcessingLedger(Ledger):
     """Edges of the processing phase of one attempt: at first, all that START sends out.
 
     Args:
-        parts: sink -> stream -> names of the source partitions or files that it must read. Of the
-            sinks that are staged in this phase; there may be none.
+        parts: sink -> stream -> names of the source partitions or files that it must read, for the
+            sinks that are staged in this phase (possibly none).
     """
 
     parts: Mapping[str, Mapping[str, Iterable[str]]]
@@ -98,14 +98,14 @@ class ProcessingLedger(Ledger):
         self.edges.update(_planned(self.parts, self.ids))
 
     def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
-        """The ack of one staging job: its own edge, and those of the parts it really read.
+        """Return the ack of one staging job: its own edge, and those of the parts it really read.
 
         A part that was never planned brings an edge that nothing closes: the batch must fail.
         """
         return _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
 
     def emitted(self) -> int:
-        """The ack of the phase itself: every job was started and has ended."""
+        """Return the ack of the phase itself: every job was started and has ended."""
         return _arrive(self.edges, ("emission",), self.ids)
 
 
@@ -114,8 +114,8 @@ class CommitLedger(Ledger):
     """Edges of the commit turn of one attempt: at first, every staged file and every table.
 
     Args:
-        staged: table -> what the processing phase staged for it.
-        parts: as in `ProcessingLedger`, of the tables that are staged in the turn itself.
+        staged: table -> the files that the processing phase staged for it.
+        parts: as in `ProcessingLedger`, for the tables that are staged in the turn itself.
     """
 
     staged: Mapping[str, Staged]
@@ -131,7 +131,7 @@ class CommitLedger(Ledger):
         self.edges.update(_planned(self.parts, self.ids))
 
     def staged_late(self, table: str, staged: Staged, read: Mapping[str, Iterable[str]]) -> int:
-        """The ack of a staging job of the turn: itself and what it read in, its files out."""
+        """Return the ack of a staging job of the turn: itself and its parts in, its files out."""
         value = _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
         for file in staged.files:
             self.edges[self._key(table, file)] = edge = self.ids()
@@ -139,7 +139,7 @@ class CommitLedger(Ledger):
         return value
 
     def prepared(self, table: str, prepared: Prepared) -> int:
-        """The ack of one rewrite: staged files that it consumed in, new files out.
+        """Return the ack of one rewrite: staged files that it consumed in, new files out.
 
         Staged files that are themselves added keep their edge until they are found published.
         """
@@ -152,18 +152,18 @@ class CommitLedger(Ledger):
         return value
 
     def published(self, table: str, published: Published) -> int:
-        """The ack of one publication: each file that the version itself names, unchanged.
+        """Return the ack of one publication: each file that the version names, unchanged.
 
-        A file that nobody staged brings an edge that nothing closes. A skipped publication is an
+        A file that was never staged brings an edge that nothing closes. A skipped publication is an
         older version, whose files were acknowledged when it was made.
         """
         if published.skipped:
             return 0
-        found = [self._key(table, file) for file in published.files]
-        return _xor_all(_arrive(self.edges, key, self.ids) for key in found)
+        arrivals = [self._key(table, file) for file in published.files]
+        return _xor_all(_arrive(self.edges, key, self.ids) for key in arrivals)
 
     def committed(self, tables: Iterable[str]) -> int:
-        """The ack of COMMITTED: each table whose version it names."""
+        """Return the ack of COMMITTED: each table whose version it names."""
         return _xor_all(self.edges.pop(("table", table), 0) for table in tables)
 
     @staticmethod
@@ -177,7 +177,7 @@ class Verdict:
 
     attempt: TransactionAttempt
     acked: bool
-    """True: the ledger reached zero; False: it expired."""
+    """True if the ledger reached zero; False if it expired."""
 
 
 class Tracking:
@@ -185,7 +185,7 @@ class Tracking:
 
     Args:
         ticks: an untouched ledger expires at this tick after it was opened.
-        enabled: False switches tracking off (`ackers = 0`): nothing is ever judged.
+        enabled: False switches tracking off (`ackers = 0`): there is never a verdict.
     """
 
     def __init__(self, ticks: int, *, enabled: bool) -> None:
@@ -200,15 +200,15 @@ class Tracking:
             self._acker.init(ledger.root, ledger.initial)
 
     def is_open(self, ledger: Ledger) -> bool:
-        """Return whether the ledger is open: neither closed, nor expired, nor dropped."""
+        """True if the ledger is open: neither closed, nor expired, nor dropped."""
         return ledger.root in self._roots
 
     def ack(self, ledger: Ledger, value: int) -> Verdict | None:
-        """Acknowledge edges; the verdict when that closes the ledger."""
+        """Acknowledge edges; return the verdict if that closes the ledger."""
         return self._judge(self._acker.ack(ledger.root, value)) if self.is_open(ledger) else None
 
     def progress(self, ledger: Ledger) -> None:
-        """The attempt makes progress: give its ledger full time again."""
+        """Give a ledger its full time again, because its attempt makes progress."""
         if self.is_open(ledger):
             self._acker.reset_timeout(ledger.root)
 
@@ -219,7 +219,7 @@ class Tracking:
             self._acker.fail(root)
 
     def tick(self) -> list[Verdict]:
-        """Let time pass; verdicts on the ledgers that expired."""
+        """Let time pass; return the verdicts on the ledgers that expired."""
         verdicts = [self._judge(outcome) for outcome in self._acker.tick()]
         return [verdict for verdict in verdicts if verdict is not None]
 

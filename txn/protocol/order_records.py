@@ -1,4 +1,4 @@
-"""The coordinator's orders as what is written for them: records in ZooKeeper, publications."""
+"""Turn the coordinator's orders into records for ZooKeeper and publications for the tables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 _NOTICES_BYTES = 256 * 1024
-"""Most bytes of all notices as JSON: they have to fit into one node."""
+"""Most bytes of all notices as JSON, so that they fit into one node."""
 
 
 def start_record(order: PersistStart, epoch: int, opaque: Collection[str]) -> BatchRecord:
-    """START of an attempt."""
+    """Return the START of an attempt."""
     return BatchRecord(
         txid=order.attempt.txid,
         attempt=order.attempt.attempt_id,
@@ -51,7 +51,7 @@ def publication_of(
     quarantined: str | None = None,
     replay_of: int | None = None,
 ) -> Publication:
-    """The record of a commit turn for the tables' logs.
+    """Return the record of a commit turn for the tables' logs.
 
     Args:
         quarantined: the error for which the txid is emptied.
@@ -77,17 +77,17 @@ def publication_of(
 
 
 def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
-    """The columns of a stream, as Spark writes them in JSON."""
+    """Return the record of a stream's columns, as Spark writes them in JSON."""
     return ColumnsRecord(stream=stream, columns=columns)
 
 
 def notices_record(
     epoch: int, txid: int, at: str, notices: Mapping[str, Sequence[str]]
 ) -> NoticesRecord:
-    """What spouts have for the user; streams whose notices have no room are counted.
+    """Return the record of the spouts' notices; counts the streams whose notices do not fit.
 
     Args:
-        txid: was being planned.
+        txid: the txid that was being planned.
         at: ISO 8601, UTC.
         notices: by stream.
     """
@@ -103,7 +103,7 @@ def notices_record(
 
 
 def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
-    """COMMITTED of a txid."""
+    """Return the COMMITTED of a txid."""
     return CommittedRecord(
         txid=order.attempt.txid,
         epoch=epoch,
@@ -113,7 +113,7 @@ def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
 
 
 def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineRecord | None:
-    """The quarantine record of a txid that is committed empty; None for others.
+    """Return the quarantine record of a txid that is committed empty; None for others.
 
     Args:
         read: what the txid was to read.

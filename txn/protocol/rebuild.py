@@ -1,4 +1,4 @@
-"""The coordinator's state out of the tables alone: what `txn recover` writes into ZooKeeper.
+"""Rebuild the coordinator's state from the tables alone, for `txn recover`.
 
 With F..L = the txids of the newest publication of a table, one or a group:
 
@@ -7,9 +7,9 @@ With F..L = the txids of the newest publication of a table, one or a group:
                                     are open batches, which the next run replays everywhere
     anything else                   refuse, and name the difference: no run can leave that behind
 
-Opaque batches that all tables have, but not all from the same attempts, are the second case too:
-their replays may differ, so the tables may disagree about them. Identical replays never disagree:
-there committed is what all tables hold, be it a part of some table's group.
+Opaque batches that all tables hold, but from different attempts, are the second case too: their
+replays may differ, so the tables may disagree about them. Identical replays never disagree: then
+committed is what all tables hold, even if that is only a part of some table's group.
 
 Pure: a function from the publications read to the progress to write.
 """
@@ -33,20 +33,21 @@ Publications = Mapping[str, Sequence[tuple[int, Publication]]]
 def rebuild(
     topology: str,
     opaque: Collection[str],
-    found: Publications,
+    publications: Publications,
     *,
     skipping: Collection[str] = (),
 ) -> Progress:
-    """The progress that ZooKeeper had when the newest of the publications was made.
+    """Return the progress that ZooKeeper had when the newest of the publications was made.
 
     Args:
         opaque: the streams that are planned anew on replay.
+        publications: of every table.
         skipping: the tables that skip, txid by txid, what they hold (transactional ones).
 
     Raises:
-        RecoveryRefusedError: the tables do not fit each other; names tables and txids.
+        RecoveryRefusedError: the tables contradict each other; names tables and txids.
     """
-    newest = {table: entries[0][1] if entries else None for table, entries in found.items()}
+    newest = {table: entries[0][1] if entries else None for table, entries in publications.items()}
     for table, publication in newest.items():
         if publication is not None and publication.topology != topology:
             raise RecoveryRefusedError(
@@ -54,92 +55,97 @@ def rebuild(
                 f"'{topology}'. Nothing was changed. Name the file of the right topology.",
                 number="TXN-302",
             )
-    known = [publication for publication in newest.values() if publication is not None]
-    if not known:
+    held = [publication for publication in newest.values() if publication is not None]
+    if not held:
         return Progress()
     ends = [publication.last_txid if publication else 0 for publication in newest.values()]
-    same = len(known) == len(found) and len({attempts_of(p) for p in known}) == 1
-    held = {table: publication for table, publication in newest.items() if publication is not None}
-    if same or (not opaque and splits_no_group(min(ends), held, skipping)):
+    same = len(held) == len(publications) and len({attempts_of(p) for p in held}) == 1
+    by_table = {
+        table: publication for table, publication in newest.items() if publication is not None
+    }
+    if same or (not opaque and splits_no_group(min(ends), by_table, skipping)):
         txid = min(ends)
     else:
-        txid = max(publication.first_txid for publication in known) - 1
+        txid = max(publication.first_txid for publication in held) - 1
     _check_distance(topology, newest, txid, opaque)
-    return Progress(committed=_committed(txid, found), batches=_open(txid, known, opaque))
+    return Progress(committed=_committed(txid, publications), batches=_open(txid, held, opaque))
 
 
 def _open(
     txid: int, newest: Iterable[Publication], opaque: Collection[str]
 ) -> tuple[BatchRecord, ...]:
-    """The txids above `txid` that some table has been given, as the newest attempt of each."""
-    found: dict[int, BatchRecord] = {}
+    """Return the txids above `txid` that some table holds, each with its newest attempt."""
+    batches: dict[int, BatchRecord] = {}
     for publication in sorted(newest, key=lambda p: p.epoch):
         for member in publication.txids:
-            known = found.get(member.txid)
-            this = (publication.epoch, member.attempt_id)
-            if member.txid <= txid or (known and (known.epoch, known.attempt) > this):
+            batch = batches.get(member.txid)
+            candidate = (publication.epoch, member.attempt_id)
+            if member.txid <= txid or (batch and (batch.epoch, batch.attempt) > candidate):
                 continue
-            found[member.txid] = started(publication, member, opaque)
-    return tuple(found[txid] for txid in sorted(found))
+            batches[member.txid] = started(publication, member, opaque)
+    return tuple(batches[txid] for txid in sorted(batches))
 
 
 def replayed(
     quarantine: Iterable[QuarantineRecord], publications: Iterable[Publication], committed: int
 ) -> dict[int, int]:
-    """Which of the quarantined txids the tables have been given since: txid -> txid of the replay.
+    """Find the quarantined txids that the tables hold by now: txid -> txid of the replay.
 
-    For a ZooKeeper that lags behind the tables and has kept its quarantine records: what was
-    replayed meanwhile must not be replayed again. A replay says so itself, and may have read less
-    than the record says, or nothing: it has given the txid up. One of an earlier release reads just
-    what the record says; no other txid does, but for spouts whose metadata does not tell batches
-    apart. Of those, a committed txid that brought no rows may have been emptied in its turn, and
-    replaces no record. No replay is in a group.
+    For a ZooKeeper that lags behind the tables and still has its quarantine records: what was
+    replayed meanwhile must not be replayed again. A replay names its txid, and may have read less
+    than the record, or nothing: it has given the txid up. A replay of an earlier release reads
+    exactly what the record names; no other txid does, unless the spout's metadata is the same for
+    all batches. There, a committed txid without rows may itself have been emptied, and replaces no
+    record. No replay is in a group.
     """
     waiting = sorted(quarantine, key=lambda record: record.txid)
-    found: dict[int, int] = {}
+    replays: dict[int, int] = {}
     for publication in publications:
-        of = publication.replay_of
-        if of in {record.txid for record in waiting} and publication.quarantined is None:
-            found[of] = publication.last_txid
+        replay_of = publication.replay_of
+        if replay_of in {record.txid for record in waiting} and publication.quarantined is None:
+            replays[replay_of] = publication.last_txid
             continue
         if publication.members or (publication.last_txid <= committed and not publication.rows):
             continue
         for record in waiting:
             if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
-                found[record.txid] = publication.last_txid
-    return found
+                replays[record.txid] = publication.last_txid
+    return replays
 
 
 def quarantined(
     publications: Iterable[Publication], committed: int
 ) -> tuple[QuarantineRecord, ...]:
-    """The txids that were committed empty and not replayed since, according to the tables' logs.
+    """Find the txids that were committed empty and not replayed, in the tables' logs.
 
     Args:
-        publications: of all tables, in any order, from as far back as commit files are kept.
-        committed: later txids are open, and emptied or replayed anew.
+        publications: of all tables, in any order, as far back as there are commit files.
+        committed: later txids are open; the next run empties or replays them.
     """
     newest: dict[int, Publication] = {}
     for publication in publications:
-        known = newest.get(publication.last_txid)
-        this = (publication.epoch, publication.attempt_id)
+        held = newest.get(publication.last_txid)
+        candidate = (publication.epoch, publication.attempt_id)
         if publication.last_txid <= committed and (
-            known is None or this > (known.epoch, known.attempt_id)
+            held is None or candidate > (held.epoch, held.attempt_id)
         ):
             newest[publication.last_txid] = publication
     done = {publication.replay_of for publication in newest.values()}
     return tuple(
         QuarantineRecord(
-            txid=txid, attempt=found.attempt_id, spouts=found.read, error=found.quarantined
+            txid=txid,
+            attempt=publication.attempt_id,
+            spouts=publication.read,
+            error=publication.quarantined,
         )
-        for txid, found in sorted(newest.items())
-        if found.quarantined is not None and txid not in done
+        for txid, publication in sorted(newest.items())
+        if publication.quarantined is not None and txid not in done
     )
 
 
 def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:
-    something = any(metadata is not None for metadata in aside.values())
-    return something and all(read.get(s) == aside.get(s) for s in {**read, **aside})
+    is_nonempty = any(metadata is not None for metadata in aside.values())
+    return is_nonempty and all(read.get(s) == aside.get(s) for s in {**read, **aside})
 
 
 def _check_distance(
@@ -148,10 +154,10 @@ def _check_distance(
     committed: int,
     opaque: Collection[str],
 ) -> None:
-    """Refuse tables that no run leaves beside each other.
+    """Refuse a combination of tables that no run can leave behind.
 
-    Each is at `committed`, or its newest publication begins right above it; a replay that is
-    identical may also be in a group that began before.
+    Each table is at `committed`, or its newest publication begins right above it; an identical
+    replay may also be in a group that began earlier.
     """
     for table, publication in newest.items():
         first, last = _span(publication)
@@ -182,28 +188,28 @@ def _check_distance(
 
 
 def _span(publication: Publication | None) -> tuple[int, int]:
-    """First and last txid; zeros for no publication."""
+    """Return the first and last txid; zeros without a publication."""
     return (publication.first_txid, publication.last_txid) if publication else (0, 0)
 
 
-def _committed(txid: int, found: Publications) -> CommittedRecord:
-    """The COMMITTED record of `txid`, with the positions that were published with it."""
+def _committed(txid: int, publications: Publications) -> CommittedRecord:
+    """Return the COMMITTED record of `txid`, with the positions published with it."""
     if txid == 0:
         return CommittedRecord()
     held = {
         table: next(((v, p) for v, p in entries if p.first_txid <= txid <= p.last_txid), None)
-        for table, entries in found.items()
+        for table, entries in publications.items()
     }
-    # The positions of a whole group do not tell those in the middle of it.
-    known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
-    if not known:
+    # A group records positions for its last txid only.
+    candidates = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
+    if not candidates:
         raise RecoveryRefusedError(
             f"No table records any more what the streams had read by txid {txid}: those commit "
             "files were cleaned out of the logs. Nothing was changed. Restore them from a "
             "backup, or give the topology a new name and new tables.",
             number="TXN-805",
         )
-    publication = max(known, key=lambda p: (p.epoch, p.attempt_id))
+    publication = max(candidates, key=lambda p: (p.epoch, p.attempt_id))
     return CommittedRecord(
         txid=txid,
         epoch=publication.epoch,

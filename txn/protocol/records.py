@@ -45,7 +45,7 @@ _Words = Annotated[str, AfterValidator(_whole)]
 
 
 class Record(BaseModel):
-    """One node: a JSON object that says its format version, and is read strictly."""
+    """One node: a JSON object with its format version, parsed strictly."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ class CommittedRecord(Record):
     """`/txn/<topology>/committed`: everything up to `txid` is in every table."""
 
     txid: int = Field(default=0, ge=0)
-    """0: nothing was committed yet."""
+    """0: nothing is committed yet."""
     epoch: int = Field(default=0, ge=0)
     spouts: dict[str, Any] = Field(default_factory=dict)
     """stream -> its newest metadata as of `txid` (carried over batches in which it was idle)."""
@@ -71,17 +71,17 @@ class BatchRecord(Record):
     attempt: int = Field(ge=0)
     epoch: int = Field(ge=1)
     spouts: dict[str, Any] = Field(default_factory=dict)
-    """stream -> metadata of what this txid reads; None: planned, and nothing to read there."""
+    """stream -> metadata of what this txid reads; None: planned, with nothing to read."""
     opaque: list[str] = Field(default_factory=list)
-    """Streams whose metadata here may be out of date, since they are planned anew per attempt."""
+    """Streams that are planned anew for each attempt; their metadata here may be out of date."""
     quarantined: _Words | None = None
     """The error for which this txid is committed empty; None for an ordinary batch."""
     replay_of: int | None = Field(default=None, ge=0)
     """The quarantined txid whose records this txid reads, without moving any stream's position;
-    None: an ordinary batch; 0: a replay, but of which txid is no longer known (`txn recover`)."""
+    None: an ordinary batch; 0: a replay of an unknown txid (after `txn recover`)."""
 
     LATER: ClassVar[frozenset[str]] = frozenset({"replay_of"})
-    """Fields that a node of an earlier release lacks, and then means the default by that."""
+    """Fields that nodes of earlier releases may lack; they then have their default."""
 
 
 class QuarantineRecord(Record):
@@ -97,11 +97,11 @@ class QuarantineRecord(Record):
 
     @property
     def streams(self) -> frozenset[str]:
-        """Those of which it was to read something."""
+        """The streams that the txid was to read from."""
         return frozenset(stream for stream, read in self.spouts.items() if read is not None)
 
     def refused(self, why: str) -> QuarantineRecord:
-        """The record after its replay was refused: why, behind the error that emptied the txid."""
+        """Return this record with the reason why its replay was refused, appended to its error."""
         error = self.error.partition(_REFUSED)[0] + _REFUSED + why
         return QuarantineRecord(**{**dict(self), "error": error})
 
@@ -109,8 +109,8 @@ class QuarantineRecord(Record):
 class ReplayRequests(Record):
     """`/txn/<topology>/quarantine`: the quarantined txids that users want replayed.
 
-    Written by `txn quarantine replay`, read by the leader. A txid without a quarantine record
-    means nothing: it has been replayed since.
+    Written by `txn quarantine replay`, read by the leader. Txids without a quarantine record are
+    ignored: they have been replayed.
     """
 
     replay: list[int] = Field(default_factory=list)
@@ -120,9 +120,9 @@ class ReplayRequests(Record):
 class DropRequests(Record):
     """`/txn/<topology>/drops`: the quarantined txids that users have given up for good.
 
-    Written by `txn quarantine drop`, read by the leader; not there before the first. A node of its
-    own, because an earlier release refuses an unknown field of `ReplayRequests`. As there, a txid
-    without a quarantine record means nothing.
+    Written by `txn quarantine drop`, read by the leader; created with the first request. A node of
+    its own, because earlier releases refuse unknown fields of `ReplayRequests`. Txids without a
+    quarantine record are ignored here too.
     """
 
     drop: list[int] = Field(default_factory=list)
@@ -130,33 +130,33 @@ class DropRequests(Record):
 
 
 class RowReplayRecord(Record):
-    """`/txn/<topology>/row_replays/<stream>/<number>`: rows set aside that go in again as a file.
+    """`/txn/<topology>/row_replays/<stream>/<number>`: rows replayed from a file.
 
-    Written by `txn rows replay` before the file appears, and never deleted: no later replay stands
-    for these rows.
+    Written by `txn rows replay` before the file appears, and never deleted, so that no later replay
+    includes these rows again.
     """
 
     stream: str
     number: int = Field(ge=1)
-    """1, 2, ... of the stream."""
+    """1, 2, ... within the stream."""
     rules: dict[str, int]
-    """rule -> the last txid of the rows that it stands for; the first is above all before it."""
+    """rule -> the last txid whose rows it replays; it begins above the previous replay's last."""
     first_txid: int = Field(ge=1)
     """The first txid of any of the rows."""
     rows: int = Field(ge=1)
     file: str
-    """Its name, as the spout spells names."""
+    """The file's name, as the spout spells names."""
     sha256: str
-    """Of the file's content."""
+    """SHA-256 of the file's content."""
     placed: bool = False
-    """Whether the file is known to have appeared."""
+    """True once the file is known to exist."""
 
 
 class ColumnsRecord(Record):
-    """`/txn/<topology>/columns/<stream>`: the columns that a stream has had last.
+    """`/txn/<topology>/columns/<stream>`: the newest columns of a stream.
 
-    Written before anything is committed that depends on them. A later run uses them while the
-    stream is idle and its spout has not reported its columns yet.
+    Written before any commit that depends on them. A later run uses them while the stream is idle
+    and its spout has not reported its columns yet.
     """
 
     stream: str
@@ -165,68 +165,68 @@ class ColumnsRecord(Record):
 
 
 class StageRecord(BaseModel):
-    """One operation of a program, as a run has begun with it."""
+    """One operation of a program, as it was when a run began."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     id: str
     """As `txn plan` shows it."""
     told: _Words
-    """In words, with stream and place."""
+    """A description with stream and place."""
     fingerprint: str | None
-    """Of what it computes; None: unknown."""
+    """The fingerprint of what it computes; None: unknown."""
 
 
 class ProgramRecord(Record):
-    """`/txn/<topology>/program`: what the newest run computes, so that a change can be told.
+    """`/txn/<topology>/program`: what the newest run computes, to detect changes.
 
-    Nothing follows from it: a run goes on whatever it says. It fits into one node.
+    Informative only: no run depends on it. It fits into one node.
     """
 
     python: str
-    """The Python that made the fingerprints; those of another one cannot be compared."""
+    """The Python that made the fingerprints; fingerprints of two Pythons cannot be compared."""
     stages: list[StageRecord] = Field(default_factory=list)
-    """The operations with something of the user's in them, upstream first."""
+    """The operations that contain user code, upstream first."""
     changes: list[_Words] = Field(default_factory=list)
-    """The newest change, in words; empty: there was none."""
+    """The newest change, in words; empty if nothing changed."""
     since: int = Field(default=0, ge=0)
-    """The first txid that was not committed when that change was told."""
+    """The first txid that was not committed when that change was reported."""
 
 
 class NoticesRecord(Record):
-    """`/txn/<topology>/notices`: what the spouts of a run last had for the user.
+    """`/txn/<topology>/notices`: the newest notices of a run's spouts.
 
-    Only for `txn status`, and only while no later epoch exists: nothing follows from it, and no
-    leader reads it at its start. It fits into one node.
+    For `txn status` only, and only while no later epoch exists. No leader reads it. It fits into
+    one node.
     """
 
     epoch: int = Field(ge=1)
-    """Of the leader that wrote it."""
+    """The epoch of the leader that wrote it."""
     txid: int = Field(ge=1)
     """The txid that was being planned."""
     at: str
-    """When that was: ISO 8601, UTC."""
+    """The time of that planning: ISO 8601, UTC."""
     streams: dict[str, list[_Words]]
-    """stream -> its notices, of those streams that have any."""
+    """stream -> its notices; streams without notices are absent."""
     left_out: int = Field(default=0, ge=0)
-    """How many streams have notices that had no room."""
+    """The number of streams whose notices did not fit."""
 
 
 class LeaderIdentity(Record):
-    """`/txn/<topology>/leader`: which process leads.
+    """`/txn/<topology>/leader`: the process that leads.
 
-    Also kept in `epoch`, to name a leader that is gone.
+    Also stored in `epoch`, to name a leader that is gone.
     """
 
     host: str
     pid: int
     started: str
-    """When it took leadership: ISO 8601, UTC."""
+    """The time it took leadership: ISO 8601, UTC."""
     epoch: int = Field(ge=1)
     token: str
-    """Tells two leaders of one process, and one's own node from another's."""
+    """Distinguishes two leaders of one process, and our own node from another's."""
     machine: str = ""
-    """Boot and process-id namespace in which `pid` means something; empty where unknown."""
+    """Boot id and process-id namespace in which `pid` is valid; empty if unknown."""
 
     def __str__(self) -> str:
         return (
@@ -240,9 +240,9 @@ class StandbyIdentity(Record):
     host: str
     pid: int
     since: str
-    """When it began to wait: ISO 8601, UTC."""
+    """The time it began to wait: ISO 8601, UTC."""
     machine: str = ""
-    """As a leader's."""
+    """See `LeaderIdentity.machine`."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (waiting since {self.since})"
@@ -257,21 +257,21 @@ class EpochRecord(Record):
 
 
 class IncarnationRecord(Record):
-    """`/txn/<topology>/incarnation`: which life of the topology this is.
+    """`/txn/<topology>/incarnation`: the id of this life of the topology.
 
-    Made once, and anew by whoever rebuilds.
+    Created once, and again by every rebuild.
 
-    Two ensembles may both have come to an epoch; tables remember by this which one leads them.
+    Two ensembles may both have reached an epoch; tables remember by this id which one leads them.
     """
 
     id: int = Field(ge=1, lt=2**63)
-    """Random: no other ensemble, and no earlier life in this one, has it."""
+    """Random: no other ensemble and no earlier life in this one has the same id."""
     takes_over: list[int] = Field(default_factory=list)
     """Ids of the incarnations that it replaces (`txn recover`, `txn import`)."""
 
 
 class Progress(BaseModel):
-    """All of a topology's durable state as read at start."""
+    """A topology's whole durable state, as read at the start."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -279,10 +279,10 @@ class Progress(BaseModel):
     batches: tuple[BatchRecord, ...] = ()
     """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
     columns: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
+    """stream -> its columns; streams that never had any are absent. See `ColumnsRecord`."""
     quarantined_streams: frozenset[str] = frozenset()
-    """The streams of which some txid was committed empty, and not replayed since."""
+    """The streams with a quarantined txid that has not been replayed."""
     quarantined: frozenset[int] = frozenset()
-    """Those txids."""
+    """The quarantined txids that have not been replayed."""
     program: ProgramRecord | None = None
-    """What the newest run computes; None: no leader of this release has been."""
+    """What the newest run computes; None before the first leader of this release."""

@@ -1,7 +1,7 @@
 """Compare the tables with ZooKeeper and decide where a new leader starts.
 
 The tables are read first, after they have been fenced: from then on no older leader can add to
-them, so what stands there is final. Four cases per topology (DESIGN, "Recovery reads the tables
+them, so their logs are final. Four cases per topology (DESIGN, "Recovery reads the tables
 first"), with C = ZooKeeper's committed txid and F..L = the txids of the newest publication in a
 table's log, one txid or a group:
 
@@ -10,12 +10,12 @@ table's log, one txid or a group:
     with the same attempts            ZooKeeper forward to L, adopting the positions in the tables
     some F = C + 1, others L = C, or  replay from C + 1 on, with attempts above any that a table
     other groups or attempts          has seen; the guards make it land once
-    any F > C + 1, or L < C           refuse: somebody wiped or replaced something
+    any F > C + 1, or L < C           refuse: something was wiped or replaced
 
-Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
-rolled forward to the smallest L, unless that is inside of a group that a table can only take back
-as a whole. A table that skips what it holds may have F <= C < L: it holds a whole group, whose
-replay came in smaller groups, and some of those are committed.
+Two attempts of a txid with identical replays are equivalent. ZooKeeper is then rolled forward to
+the smallest L, unless that is inside a group that some table can only replay as a whole. A table
+that skips what it holds may have F <= C < L: it holds a whole group whose replay came in smaller
+groups, some of which are committed.
 
 Pure: a function from the state read to the actions to take.
 """
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Newest = Mapping[str, "tuple[int, Publication] | None"]
-"""Table -> version and publication of its newest txid; None: it holds none."""
+"""Table -> version and publication of its newest txid; None: the table is empty."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Recovered:
     roll_forward: bool = False
     """True: `committed` is newer than ZooKeeper's and must be written there first."""
     quarantine: QuarantineRecord | None = None
-    """To be written with it, when its txid was published empty."""
+    """To be written with `committed` if its txid was published empty."""
     replay_of: int | None = None
-    """The quarantined txid that it has replayed, whose record goes with it."""
+    """The quarantined txid that `committed` has replayed; its record is deleted."""
     published: frozenset[int] = frozenset()
-    """Open txids that some table, not all, holds already."""
+    """Open txids that some tables, but not all, hold already."""
 
     def quarantined(self, before: Collection[int]) -> frozenset[int]:
-        """The txids that are in quarantine when the run begins; `before` is what ZooKeeper had."""
+        """Return the txids in quarantine when the run begins; `before`: those in ZooKeeper."""
         new = {self.quarantine.txid} if self.quarantine is not None else set()
         return (frozenset(before) | new) - {self.replay_of}
 
@@ -76,40 +76,40 @@ def reconcile(
     streams: Sequence[str],
     opaque: Collection[str],
     progress: Progress,
-    found: Newest,
+    newest: Newest,
     *,
     replays_differ: bool = False,
     skipping: Collection[str] = (),
 ) -> Recovered:
-    """Decide from what ZooKeeper (`progress`) and every table's log (`found`) say.
+    """Decide where to start from ZooKeeper (`progress`) and every table's log (`newest`).
 
     Args:
         streams: the streams that the program declares.
         opaque: those of them that are planned anew on replay.
-        found: table -> (version, newest publication), or None where there is none.
+        newest: table -> (version, newest publication), or None for an empty table.
         replays_differ: two attempts of a txid may differ, whatever the spouts promise (a query of
             a state as of the last committed txid).
         skipping: the tables that skip, txid by txid, what they hold (transactional ones).
 
     Raises:
-        RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
+        RecoveryRefusedError: the two contradict each other; names table, txids and the way out.
     """
     check_streams(topology, streams, opaque, progress)
     committed = progress.committed
-    for table, publication in found.items():
+    for table, publication in newest.items():
         _check_table(topology, table, publication, committed, skips=table in skipping)
         if publication is not None:
             _check_same(topology, table, publication, committed, skips=table in skipping)
-    ahead = _beyond(committed.txid, found)
+    ahead = _beyond(committed.txid, newest)
     identical = not opaque and not replays_differ
     result = Recovered(committed, progress.batches)
     if (
         ahead
-        and len(ahead) == len(found)
+        and len(ahead) == len(newest)
         and (_same_attempts(ahead) or (identical and _may_end_apart(ahead, skipping)))
     ):
         result = _rolled_forward(committed, progress.batches, ahead)
-        ahead = _beyond(result.committed.txid, found)
+        ahead = _beyond(result.committed.txid, newest)
     first = result.committed.txid + 1
     last = max((publication.last_txid for _, publication in ahead.values()), default=0)
     return replace(
@@ -122,9 +122,9 @@ def reconcile(
 def _is_replay(publication: Publication) -> bool:
     """Return whether a publication replays a quarantined txid, judging by itself alone.
 
-    An ordinary txid is the newest that its streams have read; a replay reads what lies behind
-    their positions. One that replays the newest txid of all its streams cannot be told apart.
-    There is no replay in a group. Publications of earlier releases did not say so themselves.
+    An ordinary txid is the newest that its streams have read; a replay reads records behind their
+    positions. A replay of the newest txid of all its streams looks like an ordinary txid. No replay
+    is in a group. Publications of earlier releases have no field for it.
     """
     return not publication.members and any(
         metadata is not None and publication.spouts.get(stream, metadata) != metadata
@@ -133,7 +133,7 @@ def _is_replay(publication: Publication) -> bool:
 
 
 def started(publication: Publication, member: Member, opaque: Collection[str] = ()) -> BatchRecord:
-    """The START of one txid, as a publication that holds it says: its metadata is in the log.
+    """Return the START of one txid, from a publication that holds it.
 
     Args:
         opaque: the streams to record as opaque; empty for a record that is not written.
@@ -155,14 +155,14 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
 def check_streams(
     topology: str, streams: Sequence[str], opaque: Collection[str], progress: Progress
 ) -> None:
-    """Refuse a program whose streams are not those that the progress is of.
+    """Refuse a program whose streams do not match the progress.
 
     Raises:
         RecoveryRefusedError: a stream is gone, or is of another kind while its batches are open.
     """
     _check_kinds(topology, opaque, progress)
-    known = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
-    lost = sorted(known - set(streams))
+    recorded = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
+    lost = sorted(recorded - set(streams))
     if lost:
         raise RecoveryRefusedError(
             f"Topology '{topology}' has progress for stream '{lost[0]}' in ZooKeeper, but the "
@@ -174,7 +174,7 @@ def check_streams(
 
 
 def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> None:
-    """A transactional spout fixes metadata for good; what an opaque one left may be outdated."""
+    """Refuse a transactional spout over the open batches of an opaque one: they may be outdated."""
     for batch in progress.batches:
         changed = sorted(set(batch.opaque) - set(opaque))
         if changed:
@@ -219,16 +219,16 @@ def _check_table(
         raise _behind(topology, table, last, committed)
 
 
-def require_tables(topology: str, committed: CommittedRecord, found: Newest) -> None:
-    """Refuse tables that hold nothing and ought to, before a table is made in their place.
+def require_tables(topology: str, committed: CommittedRecord, newest: Newest) -> None:
+    """Refuse tables that are unexpectedly empty, before a table is made in their place.
 
     Args:
-        found: of tables that `committed` names.
+        newest: of the tables that `committed` names.
 
     Raises:
         RecoveryRefusedError: naming the first.
     """
-    for table, entry in found.items():
+    for table, entry in newest.items():
         if entry is None and committed.txid and table in committed.tables:
             raise _behind(topology, table, 0, committed)
 
@@ -254,27 +254,27 @@ def _check_same(
     *,
     skips: bool,
 ) -> None:
-    """Refuse a table that holds the right txid, but not as ZooKeeper knows it.
+    """Refuse a table that holds the right txid in another version or with other positions.
 
     A table that skips what it holds may have a txid from another attempt than the committed one,
-    and with it other positions of streams that it does not read.
+    with other positions of the streams that it does not read.
     """
     version, publication = entry
-    known = committed.tables.get(table)
-    if known is None or not committed.txid or publication.is_lost:
+    committed_version = committed.tables.get(table)
+    if committed_version is None or not committed.txid or publication.is_lost:
         return
-    at_it = publication.last_txid == committed.txid
-    differs = version != known if at_it else version < known
-    moved = at_it and not skips and _moved(publication, committed)
+    is_newest = publication.last_txid == committed.txid
+    differs = version != committed_version if is_newest else version < committed_version
+    moved = is_newest and not skips and _moved(publication, committed)
     if not differs and not moved:
         return
-    what = (
-        f"in version {version}, but ZooKeeper knows version {known}"
+    detail = (
+        f"in version {version}, but ZooKeeper knows version {committed_version}"
         if differs
         else f"with another position of stream '{moved}' than ZooKeeper knows"
     )
     raise RecoveryRefusedError(
-        f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {what}: "
+        f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {detail}: "
         "another table was put in its place, or this run uses another ensemble. Nothing was "
         "changed. Put the former table back, or give the topology a new name and new tables.",
         number="TXN-808",
@@ -282,14 +282,21 @@ def _check_same(
 
 
 def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
-    """A stream whose position differs; None if none does."""
-    known = committed.spouts
+    """Return a stream whose position differs, or None."""
+    committed_positions = committed.spouts
     positions = publication.spouts
-    return next((s for s in positions if s in known and known[s] != positions[s]), None)
+    return next(
+        (
+            s
+            for s in positions
+            if s in committed_positions and committed_positions[s] != positions[s]
+        ),
+        None,
+    )
 
 
-def _beyond(txid: int, found: Newest) -> Ahead:
-    return {t: entry for t, entry in found.items() if entry and entry[1].last_txid > txid}
+def _beyond(txid: int, newest: Newest) -> Ahead:
+    return {t: entry for t, entry in newest.items() if entry and entry[1].last_txid > txid}
 
 
 def _same_attempts(ahead: Ahead) -> bool:
@@ -297,12 +304,12 @@ def _same_attempts(ahead: Ahead) -> bool:
 
 
 def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
-    """(epoch, txid, attempt id) of every txid of a publication: its identity."""
+    """Return a publication's identity: (epoch, txid, attempt id) of every txid."""
     return tuple((publication.epoch, m.txid, m.attempt_id) for m in publication.txids)
 
 
 def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
-    """Return whether a run may begin after `txid`: every group that reaches beyond it can be split.
+    """True if a run may begin after `txid`: every group that reaches beyond it can be split.
 
     Args:
         held: table -> newest publication.
@@ -320,7 +327,7 @@ def _may_end_apart(ahead: Ahead, skipping: Collection[str]) -> bool:
 
 
 def _smallest(ahead: Ahead) -> Publication:
-    """The publication that ends first: a table that holds more says other positions."""
+    """Return the publication that ends first: a table that holds more has other positions."""
     return min((entry for _, entry in ahead.values()), key=lambda entry: entry.last_txid)
 
 
@@ -335,24 +342,24 @@ def _rolled_forward(
         tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
-    # A txid is emptied, or settled as a replay, before its first commit turn: its newest START
+    # A txid is emptied, or becomes a replay, before its first commit turn, so its newest START
     # holds for every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
-    said = start if start and start.attempt >= publication.attempt_id else publication
-    error = said.quarantined
+    source = start if start and start.attempt >= publication.attempt_id else publication
+    error = source.quarantined
     quarantine = error and QuarantineRecord(
         txid=record.txid, attempt=publication.attempt_id, spouts=publication.read, error=error
     )
-    return Recovered(record, rest, True, quarantine or None, said.replay_of)
+    return Recovered(record, rest, True, quarantine or None, source.replay_of)
 
 
 def _with_attempts(
     batches: tuple[BatchRecord, ...], ahead: Ahead, first: int
 ) -> tuple[BatchRecord, ...]:
-    """Open batches with attempt numbers at least as high as any table has seen.
+    """Return the open batches with attempt numbers at least as high as in any table.
 
-    A publication of an attempt whose START is missing is a START too: its metadata is in the log,
-    and whether it was emptied. So it is where ZooKeeper was restored from a backup.
+    A publication replaces a missing START, as after ZooKeeper was restored from a backup: its
+    metadata is in the log, and so is the error of an emptied txid.
 
     Args:
         first: the first open txid.
@@ -360,15 +367,15 @@ def _with_attempts(
     by_txid = {batch.txid: batch for batch in batches}
     for _, publication in ahead.values():
         for member in publication.txids:
-            known = by_txid.get(member.txid)
-            if member.txid >= first and (known is None or known.attempt < member.attempt_id):
-                opaque = known.opaque if known else ()
+            batch = by_txid.get(member.txid)
+            if member.txid >= first and (batch is None or batch.attempt < member.attempt_id):
+                opaque = batch.opaque if batch else ()
                 by_txid[member.txid] = started(publication, member, opaque)
     return tuple(by_txid[txid] for txid in sorted(by_txid))
 
 
 def newest_metadata(progress: Progress) -> dict[str, Any]:
-    """Stream -> its newest durable metadata, open batches included but for replays."""
+    """Return each stream's newest durable metadata, open batches included, replays left out."""
     newest = dict(progress.committed.spouts)
     for batch in progress.batches:
         if batch.replay_of is not None:

@@ -1,6 +1,6 @@
 """Pure questions about a `CoordinatorState`, and the small changes that the transitions share.
 
-`txn.protocol.coordinator` says when something happens; this module says what follows from the
+`txn.protocol.coordinator` decides when something happens; this module derives facts from the
 state.
 """
 
@@ -42,12 +42,12 @@ AT_WORK = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
 
 
 def in_order(state: CoordinatorState) -> list[Batch]:
-    """The open batches by ascending txid."""
+    """Return the open batches by ascending txid."""
     return [state.batches[txid] for txid in sorted(state.batches)]
 
 
 def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase) -> Batch | None:
-    """The batch of `attempt`, if that is its current attempt and it is in one of `phases`.
+    """Return the batch of `attempt`, if that is its current attempt and in one of `phases`.
 
     The whole attempt is compared before anything is touched. Storm removes the live attempt
     first and compares then, so a stale failure knocks it out and records are skipped.
@@ -59,20 +59,20 @@ def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase
 
 
 def with_batch(state: CoordinatorState, batch: Batch, cause: Cause) -> CoordinatorState:
-    """`state` with this batch in place of what was known of its txid.
+    """Return `state` with this batch as the batch of its txid.
 
     Raises:
         RuntimeError: `cause` cannot bring it from the phase in `state` to that of `batch`.
     """
-    txid, known = batch.attempt.txid, state.batches.get(batch.attempt.txid)
-    require_transition(txid, known.phase if known else None, cause, batch.phase)
+    txid, present = batch.attempt.txid, state.batches.get(batch.attempt.txid)
+    require_transition(txid, present.phase if present else None, cause, batch.phase)
     return replace(state, batches={**state.batches, txid: batch})
 
 
 def without_batches(
     state: CoordinatorState, txids: Collection[int], cause: Cause
 ) -> CoordinatorState:
-    """`state` without these txids, which are in it.
+    """Return `state` without these txids, which are in it.
 
     Raises:
         RuntimeError: `cause` cannot end one of them in its phase.
@@ -88,22 +88,22 @@ def is_committing(state: CoordinatorState) -> bool:
 
 
 def committing(state: CoordinatorState) -> tuple[Batch, ...]:
-    """The batches whose commit turn runs, in txid order: none, one, or a group."""
+    """Return the batches whose commit turn runs, in txid order: none, one, or a group."""
     return tuple(batch for batch in in_order(state) if batch.phase is Phase.COMMITTING)
 
 
 def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
-    """The batches that get the next commit turn, in txid order; empty if none is ready.
+    """Return the batches that get the next commit turn, in txid order; empty if none is ready.
 
-    Only ordinary batches are taken together: an emptied one and the replay of a quarantined one
-    write more with their COMMITTED than positions, and so stand alone. So does every txid of a
-    group that has failed: the one that is to blame then fails by itself.
+    Only ordinary batches are grouped: an emptied batch and the replay of a quarantined one write
+    more with their COMMITTED than positions, so each has its own turn. So has every txid of a
+    failed group: the one that caused the failure then fails by itself.
     """
     group: list[Batch] = []
     for txid in range(state.committed + 1, state.committed + 1 + state.max_group_commit):
         batch = state.batches.get(txid)
-        # Only committed + 1 and its group can be committing, so that the first of them tells
-        # whether the turn is taken.
+        # Only committed + 1 and its group can be committing, so the first of them shows if the
+        # turn is taken.
         if batch is None or batch.phase is not Phase.PROCESSED:
             break
         is_single = (
@@ -120,19 +120,19 @@ def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
 
 
 def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
-    """Per stream, the newest metadata of a txid smaller than `txid`, in flight or committed."""
+    """Return each stream's newest metadata below `txid`, in flight or committed."""
     positions = dict(state.positions)
     for batch in in_order(state):
-        # A replay reads what its streams have long left behind.
+        # A replay reads records behind the positions of its streams.
         if batch.attempt.txid < txid and batch.replay_of is None:
             positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
     return positions
 
 
 def refused(state: CoordinatorState) -> Batch | None:
-    """The batch that could not be planned and with which the run ends; None: there is none.
+    """Return the batch that could not be planned and ends the run, or None.
 
-    Nothing overtakes a batch that has to be planned, so that there is never a second one.
+    Nothing overtakes a batch that has to be planned, so there is never a second one.
     """
     return next((batch for batch in in_order(state) if batch.refused is not None), None)
 
@@ -143,8 +143,8 @@ def refused(state: CoordinatorState) -> Batch | None:
 def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
     """True if the spouts have to be asked before an attempt of `batch` can start.
 
-    A further attempt asks opaque streams only. Nobody is asked about an emptied batch, which
-    reads nothing, or about the replay of a quarantined one, which reads what was quarantined.
+    A further attempt asks opaque streams only. No spout is asked about an emptied batch, which
+    reads nothing, or about the replay of a quarantined one, whose records are fixed.
     """
     if batch.quarantined is not None or batch.replay_of is not None:
         return False
@@ -154,8 +154,8 @@ def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
 def may_overtake(state: CoordinatorState, batch: Batch) -> bool:
     """True if later txids may be started or planned while `batch` waits.
 
-    They may if its metadata is fixed, for theirs follows from it. An opaque stream fixes nothing,
-    unless the batch is a replay of what was quarantined.
+    They may if its metadata is fixed, because theirs follows from it. An opaque stream fixes
+    nothing, unless the batch replays a quarantined txid.
     """
     return batch.started and (not state.opaque_streams or batch.replay_of is not None)
 
@@ -167,24 +167,24 @@ def _asked_streams(state: CoordinatorState, batch: Batch) -> tuple[str, ...]:
 
 
 def plan_for(state: CoordinatorState, batch: Batch) -> Plan:
-    """The question for `batch`. All smaller txids must have valid metadata."""
+    """Return the question for `batch`. All smaller txids must have valid metadata."""
     streams = _asked_streams(state, batch)
-    known = positions_before(state, batch.attempt.txid)
+    positions = positions_before(state, batch.attempt.txid)
     return Plan(
         batch.attempt,
         streams,
-        {s: known[s] for s in streams if s in known},
+        {s: positions[s] for s in streams if s in positions},
         is_new=not batch.started and batch.asks is None,
         replaying=_replaying(state),
     )
 
 
 def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str, Any]:
-    """Metadata of every stream: what the START fixed, and what was answered now.
+    """Return the metadata of every stream: from the START, and from this answer.
 
     Raises:
-        ValueError: the answer is not about the streams that were asked, or it is the replay of a
-            quarantined txid where none may begin.
+        ValueError: the answer has other streams than the question, or it is the replay of a
+            quarantined txid although none may begin.
     """
     is_new = not batch.started and batch.asks is None
     if event.replay_of is not None and (not is_new or event.replay_of in _replaying(state)):
@@ -203,15 +203,15 @@ def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str
 
 
 def _replaying(state: CoordinatorState) -> frozenset[int]:
-    """Quarantined txids whose replay is in flight."""
+    """Return the quarantined txids whose replay is in flight."""
     return frozenset(b.replay_of for b in state.batches.values() if b.replay_of is not None)
 
 
 def waited_for(state: CoordinatorState) -> frozenset[str]:
-    """Streams whose columns an open batch waits for, while no open batch reads them.
+    """Return streams whose columns an open batch waits for, while no open batch reads them.
 
-    With opaque streams there are none: nothing is planned behind a batch that waits, and what an
-    opaque stream lacks it is asked for with every attempt.
+    Empty with opaque streams: nothing is planned behind a waiting batch, and every attempt asks the
+    opaque streams again.
     """
     if state.opaque_streams:
         return frozenset()
@@ -221,7 +221,7 @@ def waited_for(state: CoordinatorState) -> frozenset[str]:
 
 
 def new_batch(state: CoordinatorState) -> Batch:
-    """The next txid that does not exist yet, about to be planned."""
+    """Return the batch of the next new txid, about to be planned."""
     txid = max(state.batches, default=state.committed) + 1
     return Batch(TransactionAttempt(txid, state.next_attempts.get(txid, 0)), Phase.WAITING)
 
@@ -230,33 +230,35 @@ def new_batch(state: CoordinatorState) -> Batch:
 
 
 def cancels(state: CoordinatorState) -> tuple[Cancel, ...]:
-    """Cancel for all work but a running commit turn: its files may just be becoming visible."""
+    """Cancel all work except a running commit turn, whose files may just become visible."""
     idle = (Phase.PROCESSING, Phase.PROCESSED)
     return tuple(Cancel(b.attempt) for b in in_order(state) if b.phase in idle)
 
 
 def forget_opaque(batch: Batch, opaque_streams: frozenset[str]) -> Batch:
-    """`batch` without what its opaque streams answered: that no longer follows from anything.
+    """Return `batch` without the answers of its opaque streams, which are out of date.
 
-    A quarantine goes with it. It sets aside exactly the records of that metadata; kept while an
-    earlier batch is planned anew, it would skip the records between the two. Nothing of this
-    holds for a replay of what was quarantined: that follows from no other batch.
+    Its quarantine is dropped too. A quarantine sets aside exactly the records of that metadata; if
+    it stayed while an earlier batch is planned anew, the records between the two would be skipped.
+    The replay of a quarantined txid stays as it is: it follows from no other batch.
     """
     if batch.replay_of is not None:
         return batch
-    known: Mapping[str, Any] = batch.metadata or {}
-    kept = {stream: value for stream, value in known.items() if stream not in opaque_streams}
-    return replace(batch, metadata=kept if batch.started else None, quarantined=None)
+    metadata: Mapping[str, Any] = batch.metadata or {}
+    remaining = {
+        stream: value for stream, value in metadata.items() if stream not in opaque_streams
+    }
+    return replace(batch, metadata=remaining if batch.started else None, quarantined=None)
 
 
 def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tuple[Cancel, ...]]:
-    """Drop every txid above `txid`, because an opaque batch `txid` is going to be another batch.
+    """Drop every txid above `txid`, because the opaque batch `txid` will read other records.
 
-    Replays of what was quarantined stay: they do not follow from it. Nor does anything follow
-    from one of them, so that nothing is dropped when one fails.
+    Replays of quarantined txids stay: they do not follow from it. Nothing follows from a replay
+    either, so nothing is dropped when one fails.
 
-    Each waits for a plan of its own under a higher attempt id; one that waits already keeps its
-    id, since nobody has seen it. It is not their failure: none is counted, none held for it.
+    Each dropped txid waits for a new plan under a higher attempt id; a waiting one keeps its id,
+    which no one has seen. It is not their failure: none is counted, and none is held.
     """
     orders: list[Cancel] = []
     for batch in in_order(state):
@@ -274,12 +276,12 @@ def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tu
 def can_be_emptied(state: CoordinatorState, batch: Batch) -> bool:
     """True if `batch`, which has used up its attempts, may be committed empty.
 
-    What came out of the quarantine may go back there, whatever `on_exhausted` says.
+    A replay of a quarantined txid may be quarantined again, whatever `on_exhausted` is.
 
-    Not twice: what fails when empty is not the records' fault. Not without valid metadata of all
-    streams: which records are quarantined must be known. And not after a commit turn: a table may
-    hold the txid, and a transactional table would keep those rows, the others none.
+    Not twice: if an empty batch fails, its records are not the cause. Not without valid metadata of
+    all streams, which names the quarantined records. And not after a commit turn: a table may hold
+    the txid, and a transactional table would keep its rows while the others have none.
     """
-    known = set(batch.metadata or {}) >= set(state.streams)
-    may = state.quarantine or batch.replay_of is not None
-    return may and batch.quarantined is None and known and not batch.had_turn
+    has_metadata = set(batch.metadata or {}) >= set(state.streams)
+    is_allowed = state.quarantine or batch.replay_of is not None
+    return is_allowed and batch.quarantined is None and has_metadata and not batch.had_turn

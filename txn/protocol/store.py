@@ -1,7 +1,7 @@
-"""`ProgressStore`: all that a run asks of the place where its progress is durable.
+"""`ProgressStore`: the interface of the store in which a run's progress is durable.
 
-`txn.zookeeper.ZooKeeperProgress` keeps it in ZooKeeper, `txn.testing.MemoryProgress` in memory.
-tests/protocol/test_store.py is the contract as a test, and runs over both.
+`txn.zookeeper.ZooKeeperProgress` stores it in ZooKeeper, `txn.testing.MemoryProgress` in memory.
+tests/protocol/test_store.py tests the contract over both.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["ProgressStore"]
 class ProgressStore(Protocol):
     """One topology's durable state, as one process reads and writes it.
 
-    A run calls `peek` any time, `lead` once, `load` after that, then the writes, and `close` in the
-    end. Any thread may call anything. After `close` nothing may be called but `close`.
+    A run calls `peek` at any time, `lead` once, then `load`, then the writes, and `close` at the
+    end. Every method may be called in any thread. After `close`, only `close` may be called.
 
     Only the leader writes. Every write is atomic, is durable when the call returns, and is refused
     as soon as a newer leader exists, however late it arrives.
 
     Raises:
-        FencedError: by all but `peek`, `lead` and `close`: a newer leader exists. For good.
-        ProgressUnavailableError: by all but `close`: no answer in time. Whether a write is
-            durable is unknown then, so the run must end and another one load.
-        ProgressUnreadableError: by all that reads: what is stored is damaged, or not ours.
+        FencedError: by all but `peek`, `lead` and `close`: a newer leader exists. Final.
+        ProgressUnavailableError: by all but `close`: no answer in time. A write may or may not be
+            durable then, so the run must end and another one load.
+        ProgressUnreadableError: by all that reads: the stored data is damaged or foreign.
     """
 
     on_lost: Callable[[], None] | None
@@ -64,9 +64,9 @@ class ProgressStore(Protocol):
         """Become the only leader. Returns the new epoch, higher than any before.
 
         Args:
-            wait: stand by until the present leader is gone, instead of being refused.
-            on_waiting: called with the leader that is waited for; None: nobody knows who leads.
-            stopped: whether to wait no longer.
+            wait: stand by until the present leader is gone, instead of raising.
+            on_waiting: called with the present leader; None: the leader is unknown.
+            stopped: returns True to end the wait.
 
         Raises:
             LeaderExistsError: another process leads, and `wait` is False.
@@ -77,43 +77,43 @@ class ProgressStore(Protocol):
         """Return once it is certain that no newer leader exists. Called before each publication.
 
         Args:
-            seconds: how long to try; None: as long as any other call.
+            seconds: the longest time to try; None: as long as any other call.
         """
 
     def load(self) -> Progress:
-        """Everything that is durable, for the leader to start from."""
+        """Return the whole durable state, from which the leader starts."""
 
     def incarnation(self) -> IncarnationRecord:
-        """Which life of the topology this is; the first leader begins it."""
+        """Return the id of this life of the topology; the first leader creates it."""
 
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user wants back, but for those of `replaying`."""
+        """Return the oldest quarantined txid that a user wants replayed, except `replaying`."""
 
     def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user has given up, but for those of `replaying`."""
+        """Return the oldest quarantined txid that a user has dropped, except `replaying`."""
 
     def refuse_replay(self, txid: int, why: str) -> None:
-        """Withdraw the request for the replay of a quarantined txid; its record says why."""
+        """Withdraw the request to replay a quarantined txid; write the reason into its record."""
 
     def persist_columns(self, record: ColumnsRecord) -> None:
-        """Keep the columns of a stream.
+        """Store the columns of a stream.
 
         Raises:
             BatchError: they cannot be stored.
         """
 
     def persist_program(self, record: ProgramRecord) -> None:
-        """Keep what the run computes, in the place of what earlier runs did."""
+        """Store what the run computes; replaces the record of earlier runs."""
 
     def persist_notices(self, record: NoticesRecord) -> None:
-        """Keep what spouts have for the user, in the place of what was kept before.
+        """Store the spouts' notices; replaces the earlier record.
 
         Raises:
             ValueError: the record has another epoch than this leader's.
         """
 
     def persist_start(self, record: BatchRecord) -> None:
-        """Keep START of an attempt; it replaces that of an earlier one.
+        """Store the START of an attempt; replaces that of an earlier attempt.
 
         Raises:
             BatchError: the metadata is not JSON, or too large. Nothing was written.
@@ -121,7 +121,7 @@ class ProgressStore(Protocol):
         """
 
     def drop_open(self) -> None:
-        """Forget every START that is not committed. Only if no table holds any of them."""
+        """Delete every START that is not committed. Call only if no table holds any of them."""
 
     def persist_committed(
         self,
@@ -129,11 +129,11 @@ class ProgressStore(Protocol):
         quarantine: QuarantineRecord | None = None,
         replay_of: int | None = None,
     ) -> None:
-        """Keep that everything up to a txid is in every table, and drop the batches up to it.
+        """Store that every table holds everything up to a txid; delete the batches up to it.
 
         Args:
-            quarantine: kept in the same write, when the txid was committed empty.
-            replay_of: the quarantined txid that this one replayed: its record goes.
+            quarantine: stored in the same write, if the txid was committed empty.
+            replay_of: the quarantined txid that this one replayed; its record is deleted.
 
         Raises:
             BatchError, ValueError: as `persist_start`.

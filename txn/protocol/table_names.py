@@ -1,4 +1,4 @@
-"""Know the tables of earlier runs again when the program names them otherwise. Pure."""
+"""Recognise the tables of earlier runs when the program renames them. Pure."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ __all__ = ["by_todays_names"]
 def by_todays_names(
     topology: str,
     committed: CommittedRecord,
-    found: Newest,
+    newest: Newest,
     place: Callable[[str], str],
     *,
     unborn: Collection[str] = (),
     new: Collection[str] = (),
     dropped: Collection[str] = (),
 ) -> CommittedRecord:
-    """The committed record, with the program's present names of the tables.
+    """Return the committed record with the program's present names of the tables.
 
-    A table that was moved is known by what it holds: the committed txid of this very topology.
+    A moved table is recognised by the committed txid of this very topology that it holds.
 
     Args:
-        found: what each of the program's tables holds, before any is made.
-        place: one name for all the spellings of a place.
-        unborn: tables that may hold nothing by now although they were always declared.
+        newest: the newest publication of each table of the program, before any is made.
+        place: returns one name for all spellings of a place.
+        unborn: tables that may still be empty although they were always declared.
         new: tables that may begin behind the committed txid.
         dropped: tables that may be missing from the program.
 
     Raises:
-        RecoveryRefusedError: a table that ZooKeeper knows is gone from the program, and one that
-            does not hold the committed txid has come: it may be the same, looked for elsewhere;
-            or one of the two, and nobody says that it is meant so.
+        RecoveryRefusedError: a table in ZooKeeper is missing from the program, or a table of the
+            program does not hold the committed txid, and the configuration does not allow it. Both
+            at once may be the same table under another path.
     """
-    declared = {place(name): name for name in found}
-    meant, gone = {place(name) for name in new}, {place(name) for name in dropped}
+    declared = {place(name): name for name in newest}
+    new_places, dropped_places = {place(name) for name in new}, {place(name) for name in dropped}
     tables, lost = {}, []
     for name, version in committed.tables.items():
-        today = name if name in found else declared.get(place(name))
+        today = name if name in newest else declared.get(place(name))
         if today is not None:
             tables[today] = version
-        elif place(name) not in gone:
+        elif place(name) not in dropped_places:
             lost.append(name)
     moved: list[str] = []
-    for name, entry in sorted(found.items(), key=lambda item: item[1] is None):
-        if name in tables or (entry is None and place(name) in meant):
+    for name, entry in sorted(newest.items(), key=lambda item: item[1] is None):
+        if name in tables or (entry is None and place(name) in new_places):
             continue
         if not lost:
             if entry is None and committed.txid and name not in unborn:
@@ -69,15 +69,15 @@ def by_todays_names(
 
 
 def _namesake(name: str, lost: Collection[str]) -> str | None:
-    """That of the lost tables whose path ends most like `name`; None: no single one does."""
+    """Return the lost table whose path ends most like `name`; None if it is not unique."""
 
     def alike(other: str) -> int:
         pairs = zip(reversed(name.split("/")), reversed(other.split("/")), strict=False)
         return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], pairs))
 
     most = max(map(alike, lost), default=0)
-    found = [other for other in lost if alike(other) == most]
-    return found[0] if most and len(found) == 1 else None
+    best = [other for other in lost if alike(other) == most]
+    return best[0] if most and len(best) == 1 else None
 
 
 def _moved_or_new(

@@ -1,9 +1,9 @@
-"""Every transition of a batch, as one table: its phase, what moves it, what it becomes, and why.
+"""Every transition of a batch, as one table: its phase, the cause, the next phase, and why.
 
-`txn.protocol.coordinator` decides which of them happens, and when. Whatever it decides, a batch
-enters a state, changes in it and leaves it through `require_transition` alone, so what is not in
-the table cannot happen: it is an error at once. Late events are none of these: the coordinator
-answers them with the very same state before it gets here.
+`txn.protocol.coordinator` decides which of them happens, and when. A batch enters a state, changes
+in it and leaves it only through `require_transition`, so a transition that is not in the table is
+an error at once. Late events do not get here: the coordinator answers them with the very same
+state.
 
 docs/coordinator.md shows the same table, and a test compares the two.
 """
@@ -21,7 +21,7 @@ __all__ = ["TRANSITIONS", "Cause", "require_transition"]
 class Cause(str, Enum):
     """The cause of a batch's move: a fact about it or an earlier one, or an order now possible."""
 
-    # Facts, by the names of their events. `BatchFailed` is also that of one of a group.
+    # Facts, by the names of their events. `BatchFailed` may be that of one txid of a group.
     PLAN_MADE = "PlanMade"
     PLAN_FAILED = "PlanFailed"
     PLAN_REFUSED = "PlanRefused"

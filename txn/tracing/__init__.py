@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: one for each attempt; of those that go well, a sample has its stations."""
+"""OpenTelemetry traces: one for each attempt; a sample of successful ones has all stations."""
 
 from __future__ import annotations
 

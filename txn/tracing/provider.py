@@ -1,4 +1,4 @@
-"""The provider of a run that nobody has given one: as the variables `OTEL_*` configure it."""
+"""The default provider of a run, which the variables `OTEL_*` configure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["missing", "of_program", "own_provider", "processors"]
 
 
 def of_program() -> TracerProvider | None:
-    """The provider that the program has set, if it is one that exports."""
+    """Return the provider that the program has set, if it can export."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import get_tracer_provider
 
-    found = get_tracer_provider()
-    return found if isinstance(found, TracerProvider) else None
+    provider = get_tracer_provider()
+    return provider if isinstance(provider, TracerProvider) else None
 
 
 def own_provider(topology: str, makers: Sequence[Callable[[], SpanProcessor]]) -> TracerProvider:
-    """A provider of our own, whose resource is `sender`."""
+    """Create a provider whose resource is `sender`."""
     from opentelemetry.sdk.trace import TracerProvider
 
     provider = TracerProvider(resource=sender(topology), shutdown_on_exit=False)
@@ -36,7 +36,7 @@ def own_provider(topology: str, makers: Sequence[Callable[[], SpanProcessor]]) -
 
 
 def processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcessor]]:
-    """What makes the processors that `OTEL_*` ask for."""
+    """Return the makers of the processors that `OTEL_*` configure."""
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
     made: list[Callable[[], SpanProcessor]] = []
@@ -44,7 +44,7 @@ def processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcesso
         match kind:
             case "otlp":
                 batched = partial(_batched, _otlp(environment))
-                # Tried here: when the run has begun, nobody can be told any more.
+                # Tried here: once the run has begun, it is too late to raise.
                 configured(batched).shutdown()
                 made.append(batched)
             case "console":
@@ -68,7 +68,7 @@ def _batched(exporter: Callable[[], SpanExporter]) -> SpanProcessor:
 
 
 def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
-    """The exporter by OTLP, over the protocol that `OTEL_*` name."""
+    """Return the exporter by OTLP over the protocol that `OTEL_*` name."""
     try:
         if protocol("TRACES", environment) == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -83,7 +83,7 @@ def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
 
 
 def missing(error: ImportError) -> SetupError:
-    """The error that says what to install."""
+    """Return the error that names the package to install."""
     return SetupError(
         f"Traces need OpenTelemetry, and a part of it is missing ({error}). Install it: pip "
         "install 'txn-spark[otel]'.",

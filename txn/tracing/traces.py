@@ -1,9 +1,9 @@
-"""OpenTelemetry traces: one for each attempt; of those that go well, a sample has its stations.
+"""OpenTelemetry traces: one for each attempt; a sample of successful ones has all stations.
 
     topology.run(spark, observers=[Traces()])
 
-Spans are made when an attempt has ended, out of what was told of it until then. So a process that
-is killed leaves no trace of an attempt that was under way, rather than a part of one.
+Spans are made at the end of an attempt, from its events. So a killed process leaves no trace of an
+attempt in progress, rather than a part of one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 __all__ = ["Traces"]
 
 _WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
-"""station -> the station in which it is."""
+"""station -> the station that contains it."""
 _COMMITTED = ("committed", "quarantined")
 _AVERAGED_SECS = 10.0
-"""After a pause, so many seconds' worth of attempts are detailed at once."""
+"""After a pause, the attempts of this many seconds may be detailed at once."""
 
-_OfAttempt: TypeAlias = (
+_AttemptEvent: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
 )
 
@@ -61,17 +61,17 @@ class Traces:
     """An observer that makes OpenTelemetry spans. Needs the extra `otel`.
 
     Args:
-        provider: where spans go; it stays open. None: the provider that the program has set with
-            `opentelemetry.trace.set_tracer_provider`, if any; otherwise, one for each run, which
-            the variables `OTEL_*` configure and which sends by OTLP unless they say otherwise.
-        detailed_per_sec: attempts a second, on average over ten seconds, that go well and get a
-            span for each station; a group has them as a whole, or none. All others have all of
-            their spans. `math.inf`: all have. A span costs the run a tenth of a millisecond of a
-            core.
+        provider: receives the spans; it stays open. None: the provider that the program has set
+            with `opentelemetry.trace.set_tracer_provider`, if any; otherwise one for each run,
+            which the variables `OTEL_*` configure and which sends by OTLP by default.
+        detailed_per_sec: successful attempts a second, on average over ten seconds, that get a span
+            for each station; a group gets them as a whole, or not at all. All other attempts have
+            all spans. `math.inf`: all attempts have them. A span costs the run a tenth of a
+            millisecond of a core.
 
     Raises:
-        SetupError: a package is missing, `detailed_per_sec` is no number from 0, or a variable
-            `OTEL_*` has a value that it cannot have.
+        SetupError: a package is missing, `detailed_per_sec` is negative or not a number, or a
+            variable `OTEL_*` has an invalid value.
     """
 
     def __init__(
@@ -87,30 +87,30 @@ class Traces:
                 "from 0, or math.inf for all.",
                 number="TXN-119",
             )
-        self._given = provider
+        self._program_provider = provider
         self._details = _Allowance(detailed_per_sec)
-        # Here, so that what cannot be is refused where it was asked for.
+        # Made here, so that invalid settings raise in the program.
         self._processors = [] if provider or of_program() else processors(os.environ)
         self._provider: TracerProvider | None = None
         self._is_own = False
         self._tracer: Tracer | None = None
         self._open: dict[TransactionAttempt, _Attempt] = {}
         self._failed: dict[int, tuple[int, SpanContext]] = {}
-        """txid -> attempt id and span of its newest attempt that ended and was not committed."""
+        """txid -> attempt id and span of its newest attempt that ended without a commit."""
         self._failures: Counter[int] = Counter()
-        """txid -> attempts that have failed."""
+        """txid -> number of failed attempts."""
         self._committed_txid = 0
         self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
             RunBegan: self._begin,
             RunEnded: self._end,
             StationBegan: self._station_began,
             StationEnded: self._station_ended,
-            TablePublished: self._of_group,
-            GroupDissolved: self._of_group,
+            TablePublished: self._take_group_event,
+            GroupDissolved: self._take_group_event,
             BatchCommitted: self._committed,
             ReplayScheduled: self._replayed,
             EventsDropped: self._missed,
-            **dict.fromkeys(get_args(_OfAttempt), self._attempt),
+            **dict.fromkeys(get_args(_AttemptEvent), self._take_event),
         }
 
     def observe(self, event: RunEvent) -> None:
@@ -121,7 +121,7 @@ class Traces:
     # --- the run -----------------------------------------------------------------------------
 
     def _begin(self, event: RunBegan) -> None:
-        self._provider = self._given or of_program()
+        self._provider = self._program_provider or of_program()
         self._is_own = self._provider is None
         if self._provider is None:
             self._provider = own_provider(event.topology, self._processors)
@@ -136,47 +136,47 @@ class Traces:
             self._provider.shutdown() if self._is_own else self._provider.force_flush()
 
     def _missed(self, event: EventsDropped) -> None:
-        for each in self._open.values():
-            each.missing += event.count
+        for attempt in self._open.values():
+            attempt.missing += event.count
 
     # --- attempts ----------------------------------------------------------------------------
 
-    def _of(
+    def _open_attempt(
         self, attempt: TransactionAttempt, event: RunEvent, at: float | None = None
     ) -> _Attempt:
-        """What is known of an attempt; its span begins with the first that is told of it."""
-        found = self._open.get(attempt)
-        if found is None:
+        """Return the open attempt; its span begins with its first event."""
+        entry = self._open.get(attempt)
+        if entry is None:
             assert self._tracer is not None
             began = event.at if at is None else at
             span = self._tracer.start_span("attempt", _nothing(), start_time=_nanos(began))
-            found = self._open[attempt] = _Attempt(attempt, span, began)
+            entry = self._open[attempt] = _Attempt(attempt, span, began)
             before = self._failed.get(attempt.txid)
             if before is not None:
                 span.add_link(before[1], {"txn.link": "attempt before"})
-        found.topology, found.epoch = event.topology, event.epoch
-        return found
+        entry.topology, entry.epoch = event.topology, event.epoch
+        return entry
 
-    def _attempt(self, event: _OfAttempt) -> None:
+    def _take_event(self, event: _AttemptEvent) -> None:
         at = event.planned_at if isinstance(event, AttemptBegan) else None
         if self._is_written(event.attempt):
             return
-        found, txid = self._of(event.attempt, event, at), event.attempt.txid
-        found.take(event)
+        entry, txid = self._open_attempt(event.attempt, event, at), event.attempt.txid
+        entry.take(event)
         if isinstance(event, AttemptBegan):
-            # A batch that is emptied counts anew, for the sake of its own attempts.
-            found.attributes["txn.failures"] = max(event.failures, self._failures[txid])
+            # The count of an emptied batch begins anew: use our own if larger.
+            entry.attributes["txn.failures"] = max(event.failures, self._failures[txid])
         elif isinstance(event, AttemptFailed):
             self._failures[txid] += 1
         self._write_if_over(event.attempt, event.at)
 
-    def _of_group(self, event: TablePublished | GroupDissolved) -> None:
+    def _take_group_event(self, event: TablePublished | GroupDissolved) -> None:
         for attempt in event.attempts:
             if attempt in self._open:
                 self._open[attempt].take(event)
 
     def _is_written(self, attempt: TransactionAttempt) -> bool:
-        """Whether its spans are handed over; a thread that hung in it may still tell of it."""
+        """True if its spans are written; a thread that hung in it may still send events."""
         if attempt in self._open:
             return False
         last = self._failed.get(attempt.txid)
@@ -184,17 +184,17 @@ class Traces:
         return is_dead or attempt.txid <= self._committed_txid
 
     def _replayed(self, event: ReplayScheduled) -> None:
-        """Another attempt follows: those before it have ended, whatever hangs in them."""
+        """Write earlier attempts of the txid: another follows, even if a thread hangs in them."""
         for attempt in [a for a in self._open if a.txid == event.attempt.txid]:
             if attempt.attempt_id < event.attempt.attempt_id:
                 self._write(attempt, event.at)
 
     def _committed(self, event: BatchCommitted) -> None:
-        self._of(event.attempt, event).take(event)
+        self._open_attempt(event.attempt, event).take(event)
         self._failed.pop(event.attempt.txid, None)
         self._failures.pop(event.attempt.txid, None)
         self._committed_txid = event.attempt.txid
-        # Txids are committed in order: the end of an earlier one was among the dropped events.
+        # Commits are in order: the end of an earlier txid was among the dropped events.
         for attempt in [a for a in self._open if a.txid < event.attempt.txid]:
             if self._open[attempt].ended is None or self._open[attempt].missing:
                 self._write(attempt, event.at)
@@ -206,8 +206,8 @@ class Traces:
     def _station_began(self, event: StationBegan) -> None:
         if self._is_written(event.attempts[0]):
             return
-        told = [a for a in event.attempts if not self._is_written(a)]
-        first, *others = [self._of(attempt, event) for attempt in told]
+        attempts = [a for a in event.attempts if not self._is_written(a)]
+        first, *others = [self._open_attempt(attempt, event) for attempt in attempts]
         first.under_way[(event.station, event.table, event.attempts)] = event
         for other in others:
             first.link(other)
@@ -219,7 +219,7 @@ class Traces:
         if first is None:
             if event.station != "plan":
                 return
-            first = self._of(event.attempts[0], event, event.began)
+            first = self._open_attempt(event.attempts[0], event, event.began)
         first.under_way.pop((event.station, event.table, event.attempts), None)
         first.stations.append(event)
         self._write_if_over(event.attempts[0], event.at)
@@ -227,31 +227,31 @@ class Traces:
     # --- spans -------------------------------------------------------------------------------
 
     def _write_if_over(self, attempt: TransactionAttempt, at: float) -> None:
-        found = self._open.get(attempt)
-        if found is not None and found.is_over:
+        entry = self._open.get(attempt)
+        if entry is not None and entry.is_over:
             self._write(attempt, at)
 
     def _write(self, attempt: TransactionAttempt, at: float) -> None:
-        """Hand over the spans of an attempt: first its own, then those of its stations."""
+        """Send the spans of an attempt: first its own, then those of its stations."""
         assert self._tracer is not None
-        found = self._open.pop(attempt)
-        if found.outcome not in _COMMITTED:
-            self._failed[attempt.txid] = (attempt.attempt_id, found.span.get_span_context())
-        found.finish(self._tracer, at, detailed=self._is_detailed(found, at))
-        # Groups overlap: each would keep the one before it in memory, for ever.
-        found.linked.clear()
-        found.first = None
+        entry = self._open.pop(attempt)
+        if entry.outcome not in _COMMITTED:
+            self._failed[attempt.txid] = (attempt.attempt_id, entry.span.get_span_context())
+        entry.finish(self._tracer, at, detailed=self._is_detailed(entry, at))
+        # Groups overlap: each would keep the one before it in memory for ever.
+        entry.linked.clear()
+        entry.first = None
 
-    def _is_detailed(self, found: _Attempt, at: float) -> bool:
-        """Whether its stations are sent; as the first of its group, which has what all share."""
-        if not found.stations or not found.span.is_recording():
-            return True  # there is nothing to leave out
-        first = found.first or found
+    def _is_detailed(self, entry: _Attempt, at: float) -> bool:
+        """True if its stations are sent; decided for the first of its group, which has them all."""
+        if not entry.stations or not entry.span.is_recording():
+            return True  # nothing to leave out
+        first = entry.first or entry
         if first.detailed is None:
             is_unusual = any(one.is_unusual for one in (first, *first.linked.values()))
             first.sampled = not is_unusual and self._details.is_left(at)
             first.detailed = is_unusual or first.sampled
-        if found.is_unusual:
+        if entry.is_unusual:
             return True
         if first.sampled:
             self._details.take()
@@ -259,19 +259,19 @@ class Traces:
 
 
 class _Allowance:
-    """So many a second, on average over ten seconds. `at` is the time of events.
+    """A budget per second, on average over ten seconds. `at` is the time of events.
 
-    More may be taken than is left: a group begins with one. That is missing from what comes then.
+    A group may take more than is left; the difference is missing later.
     """
 
     def __init__(self, per_sec: float) -> None:
         self._per_sec = per_sec
-        # One now and then, however few there are to be.
+        # At least one, so that small budgets yield some too.
         self._most = self._left = max(1.0, per_sec * _AVERAGED_SECS) if per_sec else 0.0
         self._at: float | None = None
 
     def is_left(self, at: float) -> bool:
-        """Whether there is one more."""
+        """True if at least one is left."""
         if not math.isinf(self._per_sec):
             passed = 0.0 if self._at is None else max(0.0, at - self._at)
             self._left = min(self._most, self._left + passed * self._per_sec)
@@ -279,13 +279,13 @@ class _Allowance:
         return self._left >= 1
 
     def take(self) -> None:
-        """One less is left."""
+        """Take one."""
         self._left -= 1
 
 
 @dataclass
 class _Attempt:
-    """What was told of one attempt so far."""
+    """The events of one attempt so far."""
 
     attempt: TransactionAttempt
     span: Span
@@ -293,37 +293,37 @@ class _Attempt:
     topology: str = ""
     epoch: int = 0
     outcome: str = "open"
-    """committed, quarantined, failed, blocked, cancelled; open: the run ended before."""
+    """committed, quarantined, failed, blocked or cancelled; open: the run ended first."""
     ended: float | None = None
     error: str | None = None
     missing: int = 0
-    """Events that the observer was not told while the attempt was open."""
+    """Number of events that were dropped while the attempt was open."""
     attributes: Attributes = field(default_factory=dict)
     notes: list[tuple[str, float, Attributes]] = field(default_factory=list)
-    """Events of its span: name, when, attributes."""
+    """Events of its span: name, time, attributes."""
     stations: list[StationEnded] = field(default_factory=list)
     under_way: dict[tuple[Any, ...], StationBegan] = field(default_factory=dict)
     linked: dict[TransactionAttempt, _Attempt] = field(default_factory=dict)
     first: _Attempt | None = None
-    """Of its group, which has the stations that the group shares; None: itself, as far as known."""
+    """The first attempt of its group, which has the shared stations; None: itself."""
     detailed: bool | None = None
-    """Of the first of a group: whether the stations of all are sent; None: not decided yet."""
+    """For a group's first attempt: True if all stations are sent; None: undecided."""
     sampled: bool = False
-    """Of the first of a group: whether that is because there were some left."""
+    """For a group's first attempt: True if they are sent because the budget had some left."""
     published: dict[str, TablePublished] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be told of it."""
+        """True if no more events of it will come."""
         if self.ended is None or self.under_way:
             return False
         if self.outcome not in _COMMITTED:
             return True
-        return {"success", "clean_up"} <= {each.station for each in self.stations}
+        return {"success", "clean_up"} <= {station.station for station in self.stations}
 
     @property
     def is_unusual(self) -> bool:
-        """Whether its stations are sent in any case; of the others, a sample's."""
+        """True if its stations are always sent; others are sampled."""
         return (
             self.outcome != "committed"
             or bool(self.notes or self.missing or self.under_way)
@@ -340,20 +340,20 @@ class _Attempt:
             self.span.add_link(other.span.get_span_context(), about)
 
     def take(self, event: RunEvent) -> None:
-        """Something was told of it."""
+        """Add an event."""
         match event:
             case AttemptBegan():
                 self._began(event)
             case AttemptFailed():
-                self._over("failed", event.at, event.error)
+                self._finish_as("failed", event.at, event.error)
                 self.attributes["txn.cause"] = event.cause
                 self.attributes["txn.phase"] = event.phase
                 self.notes.append(("exception", event.at, _exception(event.error)))
             case AttemptBlocked():
-                self._over("blocked", event.at)
+                self._finish_as("blocked", event.at)
                 self.notes.append(("blocked", event.at, {"txn.error": event.error}))
             case AttemptCancelled():
-                self._over("cancelled", event.at)
+                self._finish_as("cancelled", event.at)
             case GroupDissolved():
                 self.notes.append(("group dissolved", event.at, {"txn.error": event.error}))
             case TablePublished():
@@ -367,7 +367,7 @@ class _Attempt:
             case BatchCommitted():
                 self._committed(event)
 
-    def _over(self, outcome: str, at: float, error: str | None = None) -> None:
+    def _finish_as(self, outcome: str, at: float, error: str | None = None) -> None:
         if self.ended is None:
             self.outcome, self.ended, self.error = outcome, at, error
 
@@ -378,8 +378,8 @@ class _Attempt:
             self.attributes["txn.replay_of"] = event.replay_of
 
     def _committed(self, event: BatchCommitted) -> None:
-        self._over("quarantined" if event.quarantined else "committed", event.at)
-        told: Attributes = {
+        self._finish_as("quarantined" if event.quarantined else "committed", event.at)
+        attributes: Attributes = {
             "txn.group.first_txid": event.group[0].txid,
             "txn.group.last_txid": event.group[-1].txid,
             "txn.tables": list(event.tables),
@@ -388,10 +388,10 @@ class _Attempt:
         }
         for stream, records in event.input_records.items():
             if records is not None:
-                told[f"txn.input_records.{stream}"] = records
+                attributes[f"txn.input_records.{stream}"] = records
         if event.rolled_forward:
-            told["txn.rolled_forward"] = True
-        self.attributes |= told
+            attributes["txn.rolled_forward"] = True
+        self.attributes |= attributes
 
     # --- its spans -----------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class _Attempt:
             name = (
                 station.station if station.table is None else f"{station.station} {station.table}"
             )
-            about, around = ids | self._about(station), set_span_in_context(parent)
+            about, around = ids | self._station_attributes(station), set_span_in_context(parent)
             span = tracer.start_span(
                 name, around, attributes=about, start_time=_nanos(station.began)
             )
@@ -437,10 +437,10 @@ class _Attempt:
             made.setdefault((station.station, station.table), span)
 
     def _unfinished(self, at: float) -> Iterator[StationEnded]:
-        """Stations without an end, as if they had ended now."""
-        for each in self.under_way.values():
-            told = (at, each.topology, each.epoch, each.attempts, each.station, each.at)
-            yield _Unfinished(*told, each.table, each.spark_tags)
+        """Yield the stations without an end, as if they ended at `at`."""
+        for start in self.under_way.values():
+            fields = (at, start.topology, start.epoch, start.attempts, start.station, start.at)
+            yield _Unfinished(*fields, start.table, start.spark_tags)
 
     def _ids(self) -> Attributes:
         return {
@@ -450,41 +450,41 @@ class _Attempt:
             "txn.epoch": self.epoch,
         }
 
-    def _about(self, station: StationEnded) -> Attributes:
-        told: Attributes = {"txn.station": station.station}
+    def _station_attributes(self, station: StationEnded) -> Attributes:
+        attributes: Attributes = {"txn.station": station.station}
         if station.table is not None:
-            told["txn.table"] = station.table
+            attributes["txn.table"] = station.table
         if station.spark_tags:
-            told["txn.spark.job_tags"] = list(station.spark_tags)
+            attributes["txn.spark.job_tags"] = list(station.spark_tags)
         if len(station.attempts) > 1:
-            told["txn.attempts"] = [str(attempt) for attempt in station.attempts]
+            attributes["txn.attempts"] = [str(attempt) for attempt in station.attempts]
         if isinstance(station, _Unfinished):
-            told["txn.unfinished"] = True
+            attributes["txn.unfinished"] = True
         published = self.published.get(station.table or "")
         if station.station == "publish" and published is not None:
-            told |= {
+            attributes |= {
                 "txn.table.version": published.version,
                 "txn.table.bytes": published.bytes,
                 "txn.table.files": published.files,
                 "txn.table.skipped": published.skipped,
             }
             if published.rows is not None:
-                told["txn.table.rows"] = published.rows
-        return told
+                attributes["txn.table.rows"] = published.rows
+        return attributes
 
 
 class _Unfinished(StationEnded):
-    """A station of which no end was told: a turn that was given up, or a thread that hangs."""
+    """A station without an end: its turn was given up, or its thread hangs."""
 
 
 def _outermost_first(station: StationEnded) -> tuple[int, int, float]:
-    """Spans are made after those in which they are."""
+    """Sort key: a span is made after the span that contains it."""
     return station.station in _WITHIN, station.table is not None, station.began
 
 
 def _exception(error: str) -> Attributes:
-    kind, _, said = error.partition(": ")
-    return {"exception.type": kind, "exception.message": said or kind}
+    kind, _, message = error.partition(": ")
+    return {"exception.type": kind, "exception.message": message or kind}
 
 
 def _nanos(seconds: float) -> int:
@@ -492,7 +492,7 @@ def _nanos(seconds: float) -> int:
 
 
 def _nothing() -> Any:
-    """No span around: an attempt is the root of a trace, whatever the program traces itself."""
+    """Return an empty context: an attempt is the root of a trace, even in a traced program."""
     from opentelemetry.context import Context
 
     return Context()

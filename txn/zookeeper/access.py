@@ -1,11 +1,11 @@
 """Credentials, TLS, and the ACL of the nodes that we create.
 
 Settings that the `TopologyConfig` leaves out may come from the environment
-(`txn.config.settings`). So commands that know a topology by its name only can say who they are, and
-no secret has to stand in a program or on a command line.
+(`txn.config.settings`). So commands that know only a topology's name can authenticate, and no
+secret has to be in a program or on a command line.
 
-An embedded server belongs to who may read its folder. The credential in there is lent to every
-connection of this process to that server (`lend`), which is why nobody has to name it.
+An embedded server belongs to everyone who can read its folder. The credential in there is lent to
+every connection of this process to that server (`lend`), so no setting has to name it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Access", "credentials_in", "find_access", "lend", "take_back", "used
 
 _lent: dict[str, str] = {}
 _used: set[str] = set()
-"""What `used_credentials` returns."""
+"""The result of `used_credentials`."""
 _lock = threading.Lock()
 
 
@@ -38,7 +38,7 @@ class Access:
     acl: tuple[tuple[int, str, str], ...]
     """(permissions, scheme, id) of every node that is created."""
     was_said: bool = True
-    """False: the nodes are open to everybody, and no setting asks for that."""
+    """False: the nodes are open to everybody, although no setting requests that."""
     auth: tuple[tuple[str, str], ...] = ()
     """(scheme, credential)."""
     sasl: tuple[str, str] | None = None
@@ -47,7 +47,7 @@ class Access:
     """Arguments of kazoo's client; empty: no TLS."""
 
     def options(self) -> dict[str, Any]:
-        """Arguments of `KazooClient`, but for its default ACL."""
+        """Return the arguments of `KazooClient`, without its default ACL."""
         options: dict[str, Any] = {"auth_data": list(self.auth)} if self.auth else {}
         if self.sasl is not None:
             user, password = self.sasl
@@ -60,7 +60,7 @@ class Access:
 
 
 def lend(servers: str, credential: str) -> None:
-    """From now on this process's connections to `servers` (host:port) have a digest credential."""
+    """Give this process's future connections to `servers` (host:port) a digest credential."""
     with _lock:
         _lent[servers] = credential
         _used.update(_secrets_of(credential))
@@ -73,41 +73,40 @@ def take_back(servers: str) -> None:
 
 
 def credentials_in(config: TopologyConfig) -> frozenset[str]:
-    """The texts in these settings that nobody is to see: credentials, and passwords alone."""
-    found: set[str] = set()
+    """Return the secrets in these settings: credentials, and their passwords."""
+    secrets: set[str] = set()
     for _, credential in config.zookeeper_auth:
-        found |= _secrets_of(credential.get_secret_value())
+        secrets |= _secrets_of(credential.get_secret_value())
     if config.zookeeper_keyfile_password is not None:
-        found.add(config.zookeeper_keyfile_password.get_secret_value())
-    return frozenset(found)
+        secrets.add(config.zookeeper_keyfile_password.get_secret_value())
+    return frozenset(secrets)
 
 
 def used_credentials() -> frozenset[str]:
-    """As `credentials_in`, of every connection of this process so far, wherever it had them from.
+    """As `credentials_in`, for every connection of this process so far, from any source.
 
-    A credential may have been replaced in its file since, and still stand in an error.
+    A credential may have been replaced in its file since, and still be part of an error.
     """
     with _lock:
         return frozenset(_used)
 
 
 def _secrets_of(credential: str) -> set[str]:
-    """A credential "user:password", and its password."""
+    """Return a credential "user:password" and its password."""
     return {credential, credential.partition(":")[2]}
 
 
 def find_access(
     config: TopologyConfig, servers: str, environ: Mapping[str, str] | None = None
 ) -> Access:
-    """The settings of a connection to `servers`.
+    """Return the settings of a connection to `servers`.
 
     Args:
         servers: "host:2181,host2:2181", without a chroot.
-        environ: where settings come from that `config` leaves out; None: the process's own.
+        environ: the environment with the settings that `config` leaves out; None: the process's.
 
     Raises:
-        UserError: settings that contradict each other, or a file that is not there or not of its
-            kind.
+        UserError: settings that contradict each other, or a file that is missing or invalid.
         SetupError: the package for SASL is missing.
     """
     config = completed(config, os.environ if environ is None else environ)
@@ -121,11 +120,14 @@ def find_access(
         lent = _lent.get(servers)
     if lent is not None:
         others.append(("digest", lent))
-        # An embedded server's nodes are never open to everybody, whatever other servers' are.
+        # An embedded server's nodes are never open to everybody, whatever the setting.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
-    known = bool(auth or lent or tls.get("certfile"))
-    acl, said = _acl(config, known=known), known or config.zookeeper_acl is not None
-    return Access(acl, said, tuple(others), sasl, tls)
+    has_identity = bool(auth or lent or tls.get("certfile"))
+    acl, was_said = (
+        _acl(config, has_identity=has_identity),
+        has_identity or config.zookeeper_acl is not None,
+    )
+    return Access(acl, was_said, tuple(others), sasl, tls)
 
 
 def _sasl(credentials: list[str]) -> tuple[str, str] | None:
@@ -150,10 +152,10 @@ def _sasl(credentials: list[str]) -> tuple[str, str] | None:
     return user, password
 
 
-def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], ...]:
+def _acl(config: TopologyConfig, *, has_identity: bool) -> tuple[tuple[int, str, str], ...]:
     everything, reading = 31, 1
-    acl = config.zookeeper_acl or ("creator" if known else "open")
-    if acl == "creator" and not known:
+    acl = config.zookeeper_acl or ("creator" if has_identity else "open")
+    if acl == "creator" and not has_identity:
         raise UserError(
             'zookeeper_acl="creator" gives every node to whoever created it, but there is no '
             'zookeeper_auth. Set it, for example (("digest", "user:password"),).',
@@ -172,7 +174,7 @@ def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], 
 
 
 def _tls(config: TopologyConfig) -> dict[str, Any]:
-    """Arguments for kazoo; every file is opened here once: kazoo would try for ever."""
+    """Return arguments for kazoo. Opens every file once, because kazoo would try for ever."""
     if not config.zookeeper_tls:
         return {}
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):

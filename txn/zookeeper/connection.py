@@ -3,14 +3,14 @@
 Settles what kazoo leaves to its caller (together with `txn.zookeeper.session`):
 
 - Its calls wait without a limit while the server is away: every wait here ends at a deadline.
-- No command is retried by kazoo here. Whoever writes must know that the outcome of a first try is
-  unknown, so a write is tried once and `OutcomeUnknownError` says the rest.
+- kazoo retries no command here. A writer must know that the outcome of its first try is unknown, so
+  a write is tried once, and `OutcomeUnknownError` reports the rest.
 - After a session has expired the client quietly opens another one. Here a client is one session:
-  once LOST it is thrown away, and `generation` tells that a new one took its place, so that
-  leadership is claimed again before anything else is written. Its server may lag behind what the
-  last one showed us: it is made to catch up (`sync`) before the first read.
-- It creates nodes that everybody may change unless told otherwise: here they belong to whoever has
-  credentials, and where nobody has any, and nobody said that it is meant so, the log warns of it
+  once LOST it is thrown away, and `generation` shows that a new one replaced it, so the leadership
+  is claimed again before anything else is written. Its server may lag behind the last one: it
+  catches up (`sync`) before the first read.
+- By default it creates nodes that everybody may change. Here nodes belong to the owner of the
+  credentials; without credentials, and without a setting that allows it, the log warns
   (`txn.zookeeper.access`).
 """
 
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 WAITING = "txn.zookeeper.waiting"
-"""Logger of what a user is to see at once: that the program waits for ZooKeeper."""
+"""The logger of warnings that a user sees at once: the program waits for ZooKeeper."""
 
 log = logging.getLogger("txn.zookeeper")
 
@@ -73,12 +73,12 @@ Watch = Callable[[Any], None]
 """Called once, by kazoo's thread, when a node has changed or the connection was lost."""
 
 _AT_ONCE = 100
-"""Requests that are under way together. kazoo tells its thread of each by a byte in a socket, and
-who sends some 280 of them while it takes none waits without a limit."""
+"""Most requests in flight together. kazoo wakes its thread by a byte in a socket for each; after
+some 280 unread bytes, the sender waits without a limit."""
 _POLL_SECS = 0.01
-_LOOK_SECS = 0.2
-_TELL_SECS = 2.0
-"""How long a first connection may take before somebody is told."""
+_CHECK_SECS = 0.2
+_WARN_SECS = 2.0
+"""A first connection may take this long before the user is warned."""
 
 # An unknown outcome: the request may or may not have been carried out.
 _UNKNOWN = (
@@ -142,7 +142,7 @@ class OutcomeUnknownError(Exception):
 
 
 class RefusedError(Exception):
-    """A multi was not carried out: `operation` did not find what it was conditional on."""
+    """A multi was not carried out: the condition of `operation` did not hold."""
 
     def __init__(self, operation: Operation, cause: BaseException) -> None:
         super().__init__(f"{operation.path}: {type(cause).__name__}")
@@ -151,7 +151,7 @@ class RefusedError(Exception):
 
 
 def split_chroot(hosts: str) -> tuple[str, str]:
-    """("host:2181,host2:2181", "/chroot"); the chroot is "" when there is none.
+    """Return ("host:2181,host2:2181", "/chroot"); the chroot may be "".
 
     The chroot is prefixed to paths here and not by kazoo, which warns when it does not exist yet.
     """
@@ -160,10 +160,10 @@ def split_chroot(hosts: str) -> tuple[str, str]:
 
 
 class Connection:
-    """Requests to ZooKeeper, over as many sessions as it takes.
+    """Requests to ZooKeeper, over as many sessions as necessary.
 
-    Thread-safe. Deadlines are values of `clock`. The first connection has one of its own: until a
-    server has answered, nothing waits longer than `zookeeper_connect_secs`.
+    Thread-safe. Deadlines are values of `clock`. Until a server has answered for the first time,
+    nothing waits longer than `zookeeper_connect_secs`.
 
     Args:
         hosts: "host:2181,host:2181/chroot".
@@ -184,7 +184,7 @@ class Connection:
         """Counts sessions; 0 before the first one."""
         self._access = find_access(config, self.servers)
         self._options = _client_options(config, self._access)
-        self._patience = config.zookeeper_timeout_secs
+        self._session_secs = config.zookeeper_timeout_secs
         self._first = _FirstWait(config.zookeeper_connect_secs, clock)
         self._on_state = on_state
         self._sleep = sleep
@@ -196,7 +196,7 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether the current session is healthy, as far as known without a request."""
+        """True if the current session is healthy, as far as known without a request."""
         session = self._session
         return session is not None and not session.lost and bool(session.client.connected)
 
@@ -214,13 +214,13 @@ class Connection:
         return int(identity[0]) if identity and identity[0] else 0
 
     def wait(self, deadline: float) -> KazooClient:
-        """A client with a live connection; opens a new session if the last one expired.
+        """Return a client with a live connection; opens a new session if the last one expired.
 
-        The first wait that takes more than two seconds is told to the user.
+        Warns the user if the first wait takes more than two seconds.
 
         Raises:
             ProgressUnavailableError: no server answered before `deadline`.
-            SetupError: the server refused the credentials, or TLS cannot be had with it.
+            SetupError: the server refused the credentials, or TLS failed.
         """
         while True:
             session = self._current()
@@ -233,30 +233,30 @@ class Connection:
                 return session.client
             if self._clock() >= self._first.limit(deadline):
                 raise self._unavailable()
-            if self._first.is_worth_telling():
-                self._tell_of_the_wait(deadline, session)
+            if self._first.is_warning_due():
+                self._warn_of_wait(deadline, session)
             self._sleep(_POLL_SECS)
 
     def get(self, path: str, deadline: float, watch: Watch | None = None) -> Node | None:
-        """The node, or None. Tried again until `deadline`: reading twice harms nothing."""
+        """Return the node, or None. Retried until `deadline`: reads are harmless."""
         try:
             return _node(*self._read("get_async", path, deadline, watch))
         except NoNodeError:
             return None
 
     def get_each(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
-        """As `get`, of several nodes: a hundred of them in one round trip, in this order."""
+        """As `get`, for several nodes in this order: a hundred in one round trip."""
         return self._get_each([(path, None) for path in paths], deadline)
 
     def children(self, path: str, deadline: float, watch: Watch | None = None) -> list[str] | None:
-        """Names of the children, sorted, or None when the node does not exist."""
+        """Return the sorted names of the children, or None if the node does not exist."""
         try:
             return sorted(self._read("get_children_async", path, deadline, watch))
         except NoNodeError:
             return None
 
     def acl(self, path: str, deadline: float) -> list[tuple[str, str, int]] | None:
-        """(scheme, id, permissions) of everybody who may do something with the node; None: no node.
+        """Return the node's ACL as (scheme, id, permissions); None if it does not exist.
 
         Permissions as ZooKeeper's bits: 1 read, 2 write, 4 create, 8 delete, 16 administer.
         """
@@ -267,16 +267,16 @@ class Connection:
         return [(str(acl.id.scheme), str(acl.id.id), int(acl.perms)) for acl in acls]
 
     def sync(self, path: str, deadline: float) -> None:
-        """Let the server that we read from catch up with its leader."""
+        """Make the server that we read from catch up with its leader."""
         self._read("sync_async", path, deadline)
 
     def ensure_path(self, path: str, deadline: float) -> None:
-        """Create a lasting, empty node and its parents, those that are missing."""
+        """Create a lasting, empty node and its parents, unless they exist."""
         done = ""
         for component in path.strip("/").split("/"):
             done = f"{done}/{component}"
             while self.get(done, deadline) is None:
-                # Another process made it, or we did and lost the answer: the next look shows which.
+                # Another process made it, or we did and lost the answer: the next read shows it.
                 with contextlib.suppress(OutcomeUnknownError, RefusedError):
                     self.multi([Create(done)], deadline)
 
@@ -286,19 +286,18 @@ class Connection:
         """Carry out all operations or none. One try.
 
         Args:
-            operations: each with the condition on which all of them depend.
-            deadline: value of `clock` up to which to wait for a connection and the answer.
-            generation: send it in this session only; in a later one it would bypass the claim
-                that has to come first there.
+            operations: each with its condition; all depend on all conditions.
+            deadline: value of `clock` until which to wait for a connection and the answer.
+            generation: send it in this session only; in a later one the claim must come first.
 
         Returns:
-            One result per operation, as kazoo gives it (for a `Put`, the node's new ZnodeStat).
+            One result per operation, from kazoo (for a `Put`, the node's new ZnodeStat).
 
         Raises:
             OutcomeUnknownError: it may have been carried out.
-            RefusedError: it was not; carries the operation whose condition did not hold.
-            ProgressUnavailableError: there was no answer before `deadline`, and no telling.
-            SetupError: these credentials may not do that.
+            RefusedError: it was not; has the operation whose condition did not hold.
+            ProgressUnavailableError: no answer before `deadline`; the outcome is unknown.
+            SetupError: these credentials do not allow it.
         """
         if not (self._access.was_said or self._warned) and any(
             isinstance(o, Create) for o in operations
@@ -355,17 +354,17 @@ class Connection:
 
     def _discard(self, session: Session | None) -> None:
         if session is not None:
-            # In its own thread: stopping waits for a connect in progress, a session timeout long.
+            # In its own thread: `stop` waits for a connect in progress, up to a session timeout.
             threading.Thread(target=session.stop, name="txn-zk-discard", daemon=True).start()
 
     def _get_each(
-        self, asked: Sequence[tuple[str, Watch | None]], deadline: float
+        self, requests: Sequence[tuple[str, Watch | None]], deadline: float
     ) -> list[Node | None]:
-        found: list[Node | None] = []
-        for start in range(0, len(asked), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
-            found += self._reading(some[0][0], deadline, partial(self._ask_each, some, deadline))
-        return found
+        nodes: list[Node | None] = []
+        for start in range(0, len(requests), _AT_ONCE):
+            chunk = requests[start : start + _AT_ONCE]
+            nodes += self._reading(chunk[0][0], deadline, partial(self._ask_chunk, chunk, deadline))
+        return nodes
 
     def _read(self, method: str, path: str, deadline: float, *args: Any) -> Any:
         def read(client: KazooClient) -> Any:
@@ -392,24 +391,24 @@ class Connection:
             except NoAuthError as error:
                 raise self._forbidden(path) from error
 
-    def _ask_each(
-        self, some: Sequence[tuple[str, Watch | None]], deadline: float, client: KazooClient
+    def _ask_chunk(
+        self, requests: Sequence[tuple[str, Watch | None]], deadline: float, client: KazooClient
     ) -> list[Node | None]:
-        found: list[Node | None] = []
+        nodes: list[Node | None] = []
         sent = time.perf_counter()
-        for path, request in [(path, client.get_async(path, watch)) for path, watch in some]:
+        for path, request in [(path, client.get_async(path, watch)) for path, watch in requests]:
             answer = partial(self._answer, request, deadline)
             try:
-                found.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,), sent)))
+                nodes.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,), sent)))
             except NoNodeError:
-                found.append(None)
+                nodes.append(None)
             except NoAuthError as error:
                 raise self._forbidden(path) from error
-        return found
+        return nodes
 
     def _catch_up(self, client: KazooClient, path: str, deadline: float) -> None:
-        # The server of a new session may be behind what an earlier session of ours has read or
-        # written: a leader would take its own takeover for somebody else's.
+        # The server of a new session may lag behind the reads and writes of our earlier session: a
+        # leader would take its own takeover for another's.
         session = self._session
         if session is not None and session.client is client and not session.synced:
             asked("zookeeper", "sync", partial(self._ask, client, "sync_async", path, deadline))
@@ -421,24 +420,24 @@ class Connection:
         return self._answer(getattr(client, method)(path, *args), deadline)
 
     def _answer(self, request: Any, deadline: float) -> Any:
-        """The server's answer; checks now and then whether it can still come."""
+        """Wait for the server's answer; checks repeatedly that it can still come."""
         end = self._clock() + self._limit(deadline)
         while True:
             try:
-                return request.get(timeout=min(_LOOK_SECS, max(0.05, end - self._clock())))
+                return request.get(timeout=min(_CHECK_SECS, max(0.05, end - self._clock())))
             except KazooTimeoutError:
-                # kazoo has left a request that came after the refusal lying in its queue.
+                # After a refusal, kazoo leaves new requests in its queue.
                 if self._session is not None and self._session.refused:
                     raise self._refused() from None
                 if self._clock() >= end:
                     raise
 
     def _limit(self, deadline: float) -> float:
-        # A request may be stuck in the client's queue while it reconnects; it is then given up
-        # after a session timeout, and the outcome is unknown: it may still be sent.
-        return max(0.05, min(self._patience, deadline - self._clock()))
+        # A request may be stuck in the client's queue while it reconnects. After a session timeout
+        # it is given up with an unknown outcome: it may still be sent.
+        return max(0.05, min(self._session_secs, deadline - self._clock()))
 
-    def _tell_of_the_wait(self, deadline: float, session: Session) -> None:
+    def _warn_of_wait(self, deadline: float, session: Session) -> None:
         left = self._first.limit(deadline) - self._clock()
         logging.getLogger(WAITING).warning(
             "Waiting for ZooKeeper at %s, which does not answer%s: %.0f s more.",
@@ -510,18 +509,18 @@ class Connection:
 
 
 class _FirstWait:
-    """How long the wait for a first answer lasts, and whether somebody knows of it."""
+    """The wait for a server's first answer: its length, and the warning about it."""
 
-    def __init__(self, patience: float, clock: Callable[[], float]) -> None:
+    def __init__(self, timeout_secs: float, clock: Callable[[], float]) -> None:
         self.over = False
         """A server has answered."""
-        self._patience = patience
+        self._timeout_secs = timeout_secs
         self._clock = clock
         self._began: float | None = None
         self._reported = False
 
     def seconds(self) -> float:
-        """How long it has lasted."""
+        """Return the length of the wait so far."""
         if self._began is None:
             self._began = self._clock()
         return self._clock() - self._began
@@ -530,11 +529,11 @@ class _FirstWait:
         """The deadline, or an earlier one while no server has answered."""
         if self.over:
             return deadline
-        return min(deadline, self._clock() + self._patience - self.seconds())
+        return min(deadline, self._clock() + self._timeout_secs - self.seconds())
 
-    def is_worth_telling(self) -> bool:
-        """True once, when it has lasted for too long to be silent."""
-        if self.over or self._reported or self.seconds() < _TELL_SECS:
+    def is_warning_due(self) -> bool:
+        """True once, when the wait has lasted long enough for a warning."""
+        if self.over or self._reported or self.seconds() < _WARN_SECS:
             return False
         self._reported = True
         return True
@@ -562,7 +561,7 @@ def _add(request: Any, operation: Operation) -> None:
 
 
 def _client_options(config: TopologyConfig, access: Access) -> dict[str, Any]:
-    """Arguments of `KazooClient`."""
+    """Return the arguments of `KazooClient`."""
     options = {"timeout": config.zookeeper_timeout_secs, **access.options()}
     options["default_acl"] = [ACL(perms, Id(scheme, i)) for perms, scheme, i in access.acl]
     return options

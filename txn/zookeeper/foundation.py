@@ -1,4 +1,4 @@
-"""The nodes that a topology begins with: made all at once, known by their format, repaired."""
+"""Create, check and repair the nodes that a topology begins with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["check_format", "create_topology", "repair_topology"]
 
 
 def create_topology(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Make the nodes of a topology that is not there yet.
+    """Create the nodes of a topology, all at once, unless it exists.
 
     Raises:
         ProgressUnavailableError: no answer before `deadline`.
@@ -28,7 +28,7 @@ def create_topology(connection: Connection, paths: Paths, deadline: float) -> No
     if connection.get(paths.root, deadline) is not None:
         return
     connection.ensure_path(paths.base, deadline)
-    # All in one multi: a topology with half of its nodes was not made by us, and is refused.
+    # All in one multi: a topology with only some of its nodes is not ours, and is refused.
     nodes: list[Operation] = [
         Create(paths.root),
         Create(paths.format, encode(FormatRecord(), "format")),
@@ -39,16 +39,16 @@ def create_topology(connection: Connection, paths: Paths, deadline: float) -> No
         Create(paths.parts),
     ]
     while connection.get(paths.root, deadline) is None:
-        # Another process made it, or we did and lost the answer: the next look shows which.
+        # Another process made it, or we did and lost the answer: the next read shows it.
         with contextlib.suppress(OutcomeUnknownError, RefusedError):
             connection.multi(nodes, deadline)
 
 
 def check_format(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Refuse a topology whose nodes this program does not know.
+    """Refuse a topology whose format this program does not know.
 
     Raises:
-        ProgressUnreadableError: see there.
+        ProgressUnreadableError: the format is unknown, or its node is missing.
     """
     decode(
         FormatRecord,
@@ -58,13 +58,13 @@ def check_format(connection: Connection, paths: Paths, deadline: float) -> None:
 
 
 def repair_topology(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Replace what is missing or unreadable of `format` and `epoch`, for `rebuild` only.
+    """Replace missing and unreadable nodes, `committed` excepted, for `rebuild` only.
 
-    `epoch` is never deleted: its znode version must go on growing, or a paused leader of the
-    past could find the version that it remembers.
+    `epoch` is never deleted: its znode version must keep growing, or a paused former leader could
+    find the version that it remembers.
 
     Raises:
-        ProgressUnreadableError: the topology is of a format that this program does not know.
+        ProgressUnreadableError: the topology has a format that this program does not know.
     """
     create_topology(connection, paths, deadline)
     defaults = {
@@ -79,13 +79,13 @@ def repair_topology(connection: Connection, paths: Paths, deadline: float) -> No
         if node is not None and not _is_garbage(node.data, data):
             continue
         write: Operation = Put(path, data, node.version) if node else Create(path, data)
-        # An unknown outcome is harmless here: what is left undone, `claim` refuses to read.
+        # An unknown outcome is harmless here: `claim` refuses nodes that are still unreadable.
         connection.multi([write], deadline)
     check_format(connection, paths, deadline)
 
 
 def _is_garbage(data: bytes, default: bytes) -> bool:
-    # Not JSON at all; JSON of another version is somebody's state, and `check_format` refuses it.
+    # Not JSON at all. JSON of another version is somebody's state: `check_format` refuses it.
     if not default:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Reading all of a topology's nodes, for the leader at its start and for `txn status`."""
+"""Read all of a topology's nodes, for the leader at its start and for `txn status`."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ T = TypeVar("T", BatchRecord, QuarantineRecord)
 
 @dataclass(frozen=True)
 class Stored(Generic[R]):
-    """A record and where it stands."""
+    """A record with its znode version and parts."""
 
     record: R
     version: int
-    """Version of its znode."""
+    """The version of its znode."""
     parts: tuple[str, ...] = ()
-    """Names of its parts, when it was too large for one node."""
+    """The names of its parts, if it is too large for one node."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """Everything that a topology has in ZooKeeper, but for leader, epoch and what only shows."""
+    """A topology's state in ZooKeeper, without leader, epoch and nodes for display only."""
 
     committed: Stored[CommittedRecord]
     batches: dict[int, Stored[BatchRecord]] = field(default_factory=dict)
@@ -69,15 +69,15 @@ class Image:
     quarantine: dict[int, Stored[QuarantineRecord]] = field(default_factory=dict)
     """By ascending txid."""
     requests: frozenset[int] = frozenset()
-    """Those for which a replay was requested."""
+    """The quarantined txids whose replay was requested."""
     drops: frozenset[int] = frozenset()
-    """Those that were given up."""
+    """The quarantined txids that were given up."""
     columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
     """By stream."""
     program: Stored[ProgramRecord] | None = None
-    """None: no leader that knows of it has been."""
+    """None before the first leader whose release writes it."""
     orphans: tuple[str, ...] = ()
-    """Parts that no record names: written by a leader that died before it could name them."""
+    """Parts that no record names, left by a leader that died before it wrote the record."""
 
     @property
     def progress(self) -> Progress:
@@ -102,15 +102,15 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
         ProgressUnreadableError: a node is missing, unreadable, or does not fit the others.
         ProgressUnavailableError: ZooKeeper did not answer before `deadline`.
     """
-    # Parts before records: a part that is written meanwhile is not yet in this list, and one that
-    # is named meanwhile is none of the orphans either.
+    # Parts before records: a part that is written meanwhile is not in this list, and a part that is
+    # named meanwhile is not an orphan either.
     parts = require(connection.children(paths.parts, deadline), paths.parts)
     committed = _read(connection, paths, CommittedRecord, paths.committed, deadline)
-    batches = _read_each(connection, paths, BatchRecord, paths.batches, paths.batch, deadline)
-    quarantine = _read_each(
+    batches = _read_by_txid(connection, paths, BatchRecord, paths.batches, paths.batch, deadline)
+    quarantine = _read_by_txid(
         connection, paths, QuarantineRecord, paths.quarantine, paths.quarantined, deadline
     )
-    # Without records a request means nothing; a leader that never quarantined pays no read for it.
+    # Without records, requests mean nothing; a leader that never quarantined saves the reads.
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
     drops = read_drops(connection, paths, deadline)[0].drop if quarantine else ()
     columns = _read_columns(connection, paths, deadline)
@@ -119,24 +119,24 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
     named = {name for stored in (*records, *columns.values()) for name in stored.parts}
     orphans = tuple(part for part in parts if part not in named)
-    wanted, dropped = (frozenset(txids) & set(quarantine) for txids in (requests, drops))
-    return Image(committed, batches, quarantine, wanted, dropped, columns, program, orphans)
+    replays, dropped = (frozenset(txids) & set(quarantine) for txids in (requests, drops))
+    return Image(committed, batches, quarantine, replays, dropped, columns, program, orphans)
 
 
 def _read_columns(
     connection: Connection, paths: Paths, deadline: float
 ) -> dict[str, Stored[ColumnsRecord]]:
-    # An earlier release made no parent for them.
-    found: dict[str, Stored[ColumnsRecord]] = {}
+    # An earlier release did not create their parent.
+    records: dict[str, Stored[ColumnsRecord]] = {}
     for stream in connection.children(paths.columns, deadline) or []:
         path = paths.columns_of(stream)
-        found[stream] = _read(connection, paths, ColumnsRecord, path, deadline)
-        if found[stream].record.stream != stream:
+        records[stream] = _read(connection, paths, ColumnsRecord, path, deadline)
+        if records[stream].record.stream != stream:
             raise ProgressUnreadableError(
                 f"ZooKeeper node '{path}' holds the columns of stream "
-                f"'{found[stream].record.stream}'. {NEVER_GUESSED}"
+                f"'{records[stream].record.stream}'. {NEVER_GUESSED}"
             )
-    return found
+    return records
 
 
 def _read_program(
@@ -149,7 +149,7 @@ def _read_program(
 
 
 def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
-    """As `read_image`; None: a new session began meanwhile, and it may be of two times."""
+    """As `read_image`; None if a new session began meanwhile, so the image may mix two moments."""
     generation = connection.generation
     try:
         image = read_image(connection, paths, deadline)
@@ -163,9 +163,9 @@ def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image
 def read_requests(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[ReplayRequests, int]:
-    """The quarantined txids to replay, and the version of the node that names them.
+    """Return the quarantined txids to replay, and the version of their node.
 
-    May name txids that have been replayed since.
+    Some of them may have been replayed since.
     """
     node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
     if not node.data:
@@ -176,7 +176,7 @@ def read_requests(
 def read_drops(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[DropRequests, int | None]:
-    """As `read_requests`, of the quarantined txids to drop; version None: there is no node."""
+    """As `read_requests`, for the quarantined txids to drop; version None: no node."""
     node = connection.get(paths.drops, deadline)
     if node is None:
         return DropRequests(), None
@@ -186,10 +186,10 @@ def read_drops(
 def read_notices(
     connection: Connection, paths: Paths, deadline: float
 ) -> Stored[NoticesRecord] | None:
-    """What spouts have last had for the user; None: no run had anything.
+    """Return the newest notices of the spouts; None if no run had any.
 
     Raises:
-        ProgressUnreadableError: it is unreadable.
+        ProgressUnreadableError: the node is unreadable.
     """
     node = connection.get(paths.notices, deadline)
     if node is None:
@@ -200,12 +200,12 @@ def read_notices(
 def removals(
     connection: Connection, paths: Paths, deadline: float, *, forget: bool
 ) -> list[Operation]:
-    """The unreadable nodes of quarantine, columns, program, notices, and requests to drop.
+    """Return the deletes of unreadable nodes of quarantine, columns, program, notices and drops.
 
-    They go before a rebuild.
+    A rebuild deletes them.
 
     Args:
-        forget: also those that can be read, and the replays of rows.
+        forget: delete the readable ones too, and the replays of rows.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -251,7 +251,7 @@ def removals(
     if not is_readable(lambda: read_requests(connection, paths, deadline)) or forget:
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))
-    # In the life that begins, a txid of the same number may have read something else.
+    # In the next life, a txid of the same number may read other records.
     drops = connection.get(paths.drops, deadline)
     return [*operations, *([Delete(paths.drops, drops.version)] if drops else [])]
 
@@ -259,10 +259,10 @@ def removals(
 def _read(
     connection: Connection, paths: Paths, model: type[R], path: str, deadline: float
 ) -> Stored[R]:
-    return _stored(connection, paths, model, path, connection.get(path, deadline), deadline)
+    return _decode_stored(connection, paths, model, path, connection.get(path, deadline), deadline)
 
 
-def _read_each(
+def _read_by_txid(
     connection: Connection,
     paths: Paths,
     model: type[T],
@@ -270,27 +270,27 @@ def _read_each(
     path_of: Callable[[int], str],
     deadline: float,
 ) -> dict[int, Stored[T]]:
-    """The records of the txids below a node, by ascending txid."""
+    """Read the records of the txids below a node, by ascending txid."""
     names = require(connection.children(parent, deadline), parent)
     txids = sorted(txid_of(name, parent) for name in names)
     nodes = connection.get_each([path_of(txid) for txid in txids], deadline)
-    found: dict[int, Stored[T]] = {}
+    records: dict[int, Stored[T]] = {}
     for txid, node in zip(txids, nodes, strict=True):
-        stored = _stored(connection, paths, model, path_of(txid), node, deadline)
+        stored = _decode_stored(connection, paths, model, path_of(txid), node, deadline)
         _check_txid(txid, stored.record.txid, path_of(txid))
-        found[txid] = stored
-    return found
+        records[txid] = stored
+    return records
 
 
-def _stored(
+def _decode_stored(
     connection: Connection,
     paths: Paths,
     model: type[R],
     path: str,
-    found: Node | None,
+    answer: Node | None,
     deadline: float,
 ) -> Stored[R]:
-    node = require(found, path)
+    node = require(answer, path)
     index = decode_index(node.data, path)
     if index is None:
         return Stored(decode(model, node.data, path), node.version)
@@ -303,24 +303,24 @@ def _stored(
     return Stored(decode(model, join_parts(index, pieces, path), path), node.version, names)
 
 
-def _check_txid(expected: int, found: int, path: str) -> None:
-    if expected != found:
+def _check_txid(expected: int, stored: int, path: str) -> None:
+    if expected != stored:
         raise ProgressUnreadableError(
-            f"ZooKeeper node '{path}' holds the record of txid {found}. {NEVER_GUESSED}"
+            f"ZooKeeper node '{path}' holds the record of txid {stored}. {NEVER_GUESSED}"
         )
 
 
 def _check_contiguous(committed: int, txids: list[int], paths: Paths) -> None:
-    # COMMITTED deletes its batch in the same multi, and a START checks COMMITTED's version: no
-    # order of crashes leaves a gap, or a batch that is committed already.
+    # COMMITTED deletes its batch in the same multi, and a START checks COMMITTED's version, so no
+    # crash leaves a gap, or a batch that is already committed.
     if txids != list(range(committed + 1, committed + 1 + len(txids))):
         raise ProgressUnreadableError(
-            f"ZooKeeper node '{paths.batches}' has the txids {_some(txids)}, but "
+            f"ZooKeeper node '{paths.batches}' has the txids {_shorten(txids)}, but "
             f"'{paths.committed}' says that {committed} is the last committed one: they must "
             f"follow it without a gap. {NEVER_GUESSED}"
         )
 
 
-def _some(txids: list[int]) -> str:
+def _shorten(txids: list[int]) -> str:
     shown = ", ".join(str(txid) for txid in txids[:5])
     return shown + (f" ... {txids[-1]}" if len(txids) > 5 else "")

@@ -1,4 +1,4 @@
-"""Which life of a topology this is: the node by which its tables know whom they follow."""
+"""The incarnation of a topology: the node whose id tells its tables which leader to follow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["first_life", "next_life", "read_incarnation"]
 def read_incarnation(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[IncarnationRecord, int] | None:
-    """(contents, znode version) of `incarnation`; None where no leader of this release has been.
+    """Return (contents, znode version) of `incarnation`; None before a leader of this release.
 
     Raises:
-        ProgressUnreadableError: it is unreadable.
+        ProgressUnreadableError: the node is unreadable.
     """
     node = connection.get(paths.incarnation, deadline)
     if node is None:
@@ -29,7 +29,7 @@ def read_incarnation(
 
 
 def first_life(paths: Paths, seed: str) -> tuple[IncarnationRecord, NodeWrite]:
-    """The first incarnation, and what writes it.
+    """Return the first incarnation, and the write that creates it.
 
     Args:
         seed: a fresh unique string.
@@ -41,7 +41,7 @@ def first_life(paths: Paths, seed: str) -> tuple[IncarnationRecord, NodeWrite]:
 def next_life(
     connection: Connection, paths: Paths, takes_over: Iterable[int], seed: str, deadline: float
 ) -> NodeWrite:
-    """The write that begins a new incarnation, even if the present one cannot be read.
+    """Return the write that begins a new incarnation, even if the present one is unreadable.
 
     Args:
         takes_over: other incarnations that led the topology's tables.
@@ -52,21 +52,21 @@ def next_life(
         ProgressUnavailableError: no answer before `deadline`.
     """
     node = connection.get(paths.incarnation, deadline)
-    known: list[int] = []
+    replaced: list[int] = []
     try:
         if node is not None:
-            found = decode(IncarnationRecord, node.data, paths.incarnation)
-            known = [found.id, *found.takes_over]
+            present = decode(IncarnationRecord, node.data, paths.incarnation)
+            replaced = [present.id, *present.takes_over]
     except NewerFormatError:
         raise
     except ProgressUnreadableError:
         pass  # it is replaced
-    data = encode(_incarnation(seed, [*takes_over, *known]), "incarnation")
+    data = encode(_incarnation(seed, [*takes_over, *replaced]), "incarnation")
     return NodeWrite(paths.incarnation, data, None if node is None else node.version)
 
 
 def _incarnation(seed: str, takes_over: Iterable[int] = ()) -> IncarnationRecord:
     digest = hashlib.sha256(seed.encode()).digest()
-    # 63 bits, as the version of a Delta application transaction has.
+    # 63 bits, like the version of a Delta application transaction.
     number = int.from_bytes(digest[:8], "big") >> 1 or 1
     return IncarnationRecord(id=number, takes_over=sorted(set(takes_over) - {0}))

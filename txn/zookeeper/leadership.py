@@ -1,21 +1,21 @@
-"""One leader per topology: who leads, since which epoch, and the proof before every write.
+"""One leader per topology: its identity, its epoch, and the check before every write.
 
 Two nodes, for two questions:
 
-- `leader`, ephemeral: is somebody alive? It vanishes with its owner's session. It is a matter of
-  *liveness* only: nothing is ever written because it is there.
+- `leader`, ephemeral: is a leader alive? It vanishes with its owner's session. It is for
+  *liveness* only: no write depends on it.
 - `epoch`, lasting: who may write? Taking leadership sets it to epoch + 1, and every later write is
-  a multi that begins with `check(epoch, version)`. That is *safety*: a process that was paused past
-  its session and wakes up carries a version that no longer holds, whatever it believes.
+  a multi that begins with `check(epoch, version)`. That is *safety*: a process that wakes up after
+  its session has expired carries a version that no longer holds.
 
 Both change in ONE multi, create(leader) + set(epoch), so they never disagree. That is also why
 `leader` is a plain ephemeral node and not kazoo's Lock: the recipe queues sequential nodes, can
 leave a contender waiting for ever after a lost connection (kazoo #282), and could not be taken
-together with the epoch. A standby watches the node, and looks again now and then in case
-the watch was lost with its session. All standbys wake at once, and the first multi wins: each of
-the others spends one refused multi and one read, and waits for the winner.
+together with the epoch. A standby watches the node, and polls it in case the watch was lost with
+its session. All standbys wake at once, and the first multi wins: each of the others spends one
+refused multi and one read, and waits for the winner.
 
-A session can be lost without anybody taking over (ZooKeeper was away for longer than the session
+A session can be lost without a takeover (ZooKeeper was unavailable for longer than the session
 timeout). Then the epoch is still ours, and `hold` takes `leader` again *under the same epoch*, in a
 multi that checks it. If the epoch has moved, we are fenced, for good.
 """
@@ -59,7 +59,7 @@ __all__ = [
 
 _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
-"""How long a standby tries before it reports that ZooKeeper is away and tries again."""
+"""A standby that gets no answer for this time reports that ZooKeeper is away, and tries again."""
 _LEADER_ADVICE = (
     "A leader's node disappears with the session that made it. If this one stays, it was made by "
     "hand: find out by whom, and delete it."
@@ -70,8 +70,8 @@ class Leadership:
     """The claim of one process on one topology. Not thread-safe: the caller serialises.
 
     Args:
-        token: unique for this object; tells our own nodes from those of others.
-        patience: seconds for which ZooKeeper may be away before `claim` gives up.
+        token: unique for this object; marks our own nodes.
+        timeout_secs: `claim` gives up after ZooKeeper was unavailable for this long.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Leadership:
         paths: Paths,
         *,
         token: str,
-        patience: float,
+        timeout_secs: float,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.epoch: int | None = None
-        """The epoch that we took; None before."""
+        """The epoch that we took; None before `claim`."""
         self.version = -1
-        """Version of the `epoch` node after we took it: what every write checks."""
+        """The version of the `epoch` node after we took it, which every write checks."""
         self._connection = connection
         self._paths = paths
         self._token = token
-        self._patience = patience
+        self._timeout_secs = timeout_secs
         self._sleep = sleep
         self._clock = clock
         self._held = 0
@@ -103,7 +103,7 @@ class Leadership:
 
     @property
     def held(self) -> bool:
-        """Whether the session that holds `leader` for us is healthy, as far as is known."""
+        """True if the session that holds `leader` for us is healthy, as far as is known."""
         return (
             self.epoch is not None
             and self._held == self._connection.generation
@@ -120,27 +120,28 @@ class Leadership:
         stopped: Callable[[], bool],
         at_least: int = 1,
     ) -> int:
-        """Take the next epoch, at least `at_least`; creates the topology's nodes if need be.
+        """Take the next epoch, at least `at_least`; creates the topology's nodes if necessary.
 
         Raises:
             LeaderExistsError: another process leads, and `wait` is False.
             ProgressUnreadableError: nodes of another format, or half of them missing.
-            ProgressUnavailableError: ZooKeeper was away for longer than `patience`, or `stopped`.
-                A standby that waits already goes on waiting while ZooKeeper is away.
+            ProgressUnavailableError: ZooKeeper was unavailable for `timeout_secs`, or `stopped`.
+                A standby that waits already goes on waiting meanwhile.
         """
-        create_topology(self._connection, self._paths, self._clock() + self._patience)
-        tell = on_waiting or (lambda _: None)
+        create_topology(self._connection, self._paths, self._clock() + self._timeout_secs)
+        report = on_waiting or (lambda _: None)
         announced = Announcement(self._connection, self._paths, self._token)
-        told: str | None = None
+        # The token of the leader that was reported; empty: that ZooKeeper is away; None: nothing.
+        reported: str | None = None
         while not stopped():
             try:
-                waiting_for = self._try_to_take(at_least, announced, waiting=told is not None)
+                waiting_for = self._try_to_take(at_least, announced, waiting=reported is not None)
             except ProgressUnavailableError:
-                if told is None or stopped():
+                if reported is None or stopped():
                     raise
-                if told:
-                    tell(None)
-                told = ""
+                if reported:
+                    report(None)
+                reported = ""
                 continue
             if waiting_for is None:
                 continue
@@ -153,9 +154,9 @@ class Leadership:
                     "standby, which waits for it to end (`txn run --standby`). If it has just "
                     "died, its session ends within its timeout; try again then."
                 )
-            if told != waiting_for.token:
-                told = waiting_for.token
-                tell(waiting_for)
+            if reported != waiting_for.token:
+                reported = waiting_for.token
+                report(waiting_for)
             self._wait_for_change(announced)
         raise ProgressUnavailableError(
             f"Stopped while waiting for the leadership of topology '{self._paths.topology}'; "
@@ -166,18 +167,18 @@ class Leadership:
     def _try_to_take(
         self, at_least: int, announced: Announcement, *, waiting: bool
     ) -> LeaderIdentity | None:
-        """Take the leadership if it can be had. Who leads then; None: look again."""
-        deadline = self._clock() + (_STANDBY_SECS if waiting else self._patience)
+        """Take the leadership if possible. Returns the leader; None: try again."""
+        deadline = self._clock() + (_STANDBY_SECS if waiting else self._timeout_secs)
         check_format(self._connection, self._paths, deadline)
         holder = read_leader(self._connection, self._paths, deadline)
-        # Our own token: a take-over whose answer was lost, carried out late. Of a dead leader the
-        # session lingers for its timeout; should `is_alive` ever be wrong, the epoch still keeps
-        # the old leader from writing.
+        # Our own token: a takeover whose answer was lost, carried out late. The session of a dead
+        # leader lasts until its timeout; even if `is_alive` were wrong, the epoch would keep the
+        # old leader from writing.
         if holder and holder[0].token != self._token and is_alive(holder[0]):
             return holder[0]
         taken = self._take(holder[1] if holder else None, at_least, deadline)
         if taken is not None:
-            # Best effort: the session's end does the rest.
+            # Best effort: the end of the session deletes the node.
             with contextlib.suppress(ProgressUnavailableError):
                 announced.withdraw(deadline)
         return taken
@@ -205,12 +206,12 @@ class Leadership:
             generation = self._generation(deadline)
             results = self._connection.multi(operations, deadline, generation)
         except RefusedError:
-            return None  # somebody was faster; look again
+            return None  # another process was faster; try again
         except OutcomeUnknownError:
             taken, version = read_epoch(self._connection, self._paths, deadline)
             if taken != record:
                 return None
-            # It was carried out. `hold` sees to it that `leader` belongs to the live session.
+            # It was carried out. `hold` makes sure that `leader` belongs to the live session.
             self.epoch, self.version, self._held = epoch, version, 0
             self.hold(deadline)
             return identity
@@ -218,10 +219,10 @@ class Leadership:
         return identity
 
     def _wait_for_change(self, announced: Announcement) -> None:
-        """Return when the leader's node changes, after a second, or when ZooKeeper is away."""
+        """Return when the leader's node changes, after a second, or if ZooKeeper is unavailable."""
         deadline = self._clock() + _STANDBY_SECS
         changed = threading.Event()
-        with contextlib.suppress(ProgressUnavailableError):  # the next look tells
+        with contextlib.suppress(ProgressUnavailableError):  # the next read shows it
             announced.keep(deadline)
             node = self._connection.get(self._paths.leader, deadline, lambda _: changed.set())
             if node is not None:
@@ -230,9 +231,9 @@ class Leadership:
     # --- keeping it --------------------------------------------------------------------------
 
     def hold(self, deadline: float) -> None:
-        """Return when we have a live session that owns `leader`, under our own epoch.
+        """Wait until we have a live session that owns `leader`, under our own epoch.
 
-        Costs nothing while the session lasts. Proves nothing by itself: writes carry `check`.
+        No request while the session lasts. No proof by itself: writes carry `check`.
 
         Raises:
             FencedError: a newer leader has taken the topology.
@@ -261,10 +262,10 @@ class Leadership:
         holder = read_leader(self._connection, self._paths, deadline)
         operations: list[Operation] = [self.check]
         if holder is not None:
-            # Under our epoch it can only be our own, of a session that has not quite expired yet,
-            # or of this very one (when the answer to our create was lost).
+            # Under our epoch it can only be our own: of a session that has not expired yet, or of
+            # this very one (if the answer to our create was lost).
             if holder[0].token != self._token:
-                return False  # it belongs to a newer epoch: the next look at it says so
+                return False  # it belongs to a newer epoch, which the next read of `epoch` shows
             if holder[1].owner == self._connection.session_id:
                 return True
             operations.append(Delete(self._paths.leader, holder[1].version))
@@ -278,12 +279,12 @@ class Leadership:
         return True
 
     def verify(self, deadline: float) -> None:
-        """Ask the server whether our epoch still holds: a multi of nothing but the check.
+        """Check on the server that our epoch still holds, by a multi with only the check.
 
-        A multi goes through ZooKeeper's own leader, so the answer is not that of a lagging server.
+        A multi goes through ZooKeeper's own leader, so no lagging server answers it.
 
         Raises:
-            FencedError: it does not.
+            FencedError: a newer leader has taken the topology.
             ProgressUnavailableError: no answer before `deadline`.
         """
         while True:
@@ -294,11 +295,11 @@ class Leadership:
             return
 
     def write(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
-        """One try at a multi of `check` and `operations`; the results of the latter.
+        """Try a multi of `check` and `operations` once; return the results of `operations`.
 
         Raises:
             OutcomeUnknownError: it may have been carried out.
-            RefusedError: one of `operations` did not find what it was conditional on.
+            RefusedError: the condition of one of `operations` does not hold.
             FencedError: our epoch does not hold any more.
             ProgressUnavailableError: no answer before `deadline`.
         """
@@ -313,7 +314,7 @@ class Leadership:
     def release(self, deadline: float) -> None:
         """Give `leader` back, so that a successor need not wait for the session to end.
 
-        Best effort: whatever prevents it, the session's end does the rest.
+        Best effort: if it fails, the end of the session deletes the node.
         """
         while self.epoch is not None:
             with contextlib.suppress(OutcomeUnknownError):
@@ -324,11 +325,11 @@ class Leadership:
                 return
 
     def fenced_now(self, deadline: float) -> FencedError:
-        """The error to raise after a check of our epoch has failed; reads who leads now."""
+        """Return the error to raise after a failed check of our epoch; reads the present leader."""
         return self.fenced(read_epoch(self._connection, self._paths, deadline)[0])
 
     def fenced(self, current: EpochRecord) -> FencedError:
-        """The error to raise when `epoch` holds `current`."""
+        """Return the error to raise if `epoch` holds `current`."""
         return FencedError(
             f"Topology '{self._paths.topology}' was taken over: node '{self._paths.epoch}' says "
             f"epoch {current.epoch}, taken by {current.leader or 'nobody'}, and this process had "
@@ -338,10 +339,10 @@ class Leadership:
 
 
 def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[EpochRecord, int]:
-    """(contents, znode version) of `epoch`.
+    """Return (contents, znode version) of `epoch`.
 
     Raises:
-        ProgressUnreadableError: it is missing or unreadable.
+        ProgressUnreadableError: the node is missing or unreadable.
     """
     node = require(connection.get(paths.epoch, deadline), paths.epoch)
     return decode(EpochRecord, node.data, paths.epoch), node.version
@@ -350,7 +351,7 @@ def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[E
 def read_leader(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[LeaderIdentity, Node] | None:
-    """The holder of `leader`, and the node; None if nobody holds it."""
+    """Return the holder of `leader` and the node; None without a leader."""
     node = connection.get(paths.leader, deadline)
     if node is None:
         return None

@@ -1,7 +1,7 @@
-"""Who this process is, and whether a process that ZooKeeper names still runs.
+"""The identity of this process, and a check if a process named in ZooKeeper still runs.
 
 A crashed process's nodes outlive it by its session timeout. In the same boot and the same
-process-id namespace the kernel knows better, and nobody has to wait.
+process-id namespace the kernel knows sooner, so no wait is necessary.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ThisProcess(NamedTuple):
 
 
 def this_process() -> ThisProcess:
-    """Return who this process is."""
+    """Return the identity of this process."""
     return ThisProcess(socket.gethostname(), os.getpid(), machine_id())
 
 
 def machine_id() -> str:
-    """Name the running kernel and our process-id namespace; empty where that is not known."""
+    """Return an id of the running kernel and our process-id namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -40,7 +40,7 @@ def machine_id() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process with that id runs on this machine, whoever owns it."""
+    """True if a process with that id runs on this machine, under any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -51,17 +51,17 @@ def is_running(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether the process has ended and its parent has not asked how; False where nobody knows."""
+    """True if the process has ended and waits for its parent; False if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
-    # Its name stands before the state, in parentheses, and may contain some.
+    # The process name precedes the state, in parentheses, and may contain parentheses.
     return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
 
 
 def is_alive(identity: LeaderIdentity | StandbyIdentity | None) -> bool:
-    """Return whether a process may still run. One of another machine may."""
+    """True if a process may still run. A process of another machine always may."""
     if identity is None:
         return False
     if not identity.machine or identity.machine != machine_id():

@@ -14,17 +14,17 @@ from txn.errors import UserError
 __all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "as_option", "resolve", "resolve_shared"]
 
 DEFAULT_FOLDER = Path(".txn/zookeeper")
-"""Where "embedded" keeps its data, relative to the working directory."""
+"""The folder of "embedded", relative to the working directory."""
 
 
 _FORBIDDEN = re.compile("[\\s\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _LONGEST = 4096
-"""Characters of a connect string or a path: no file system takes a longer one."""
+"""Most characters of a connect string or a path: no file system allows more."""
 
 
 @dataclass(frozen=True)
 class ZooKeeperSpec:
-    """Where ZooKeeper is: a folder for an embedded server, or the hosts of an ensemble."""
+    """The location of ZooKeeper: a folder for an embedded server, or the hosts of an ensemble."""
 
     folder: Path | None
     """Folder of an embedded server; None: there are `hosts`."""
@@ -33,10 +33,10 @@ class ZooKeeperSpec:
 
 
 def resolve(spec: str) -> ZooKeeperSpec:
-    """Understand "embedded", "embedded:FOLDER" or "host:2181,host2:2181/chroot".
+    """Parse "embedded", "embedded:FOLDER" or "host:2181,host2:2181/chroot".
 
     Raises:
-        UserError: it is none of them; says what is wrong with it.
+        UserError: it is none of them; the message explains why.
     """
     kind, colon, folder = spec.partition(":")
     if kind == "embedded":
@@ -56,7 +56,7 @@ def resolve(spec: str) -> ZooKeeperSpec:
     if not folder[:1].isdecimal() and "." not in kind and _resembles_embedded(kind):
         raise _bad_spec(spec, "did you mean 'embedded'? A host of that name needs its port")
     servers, slash, chroot = spec.partition("/")
-    hosts = ",".join(_host(part.strip(), spec) for part in servers.split(","))
+    hosts = ",".join(_host_and_port(part.strip(), spec) for part in servers.split(","))
     if slash and chroot.split("/")[0] == "zookeeper":
         raise _bad_spec(spec, "'/zookeeper' is ZooKeeper's own")
     if slash and not all(_is_component(part) for part in chroot.split("/")):
@@ -70,8 +70,8 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
     Raises:
         UserError: also for an embedded server.
     """
-    found = resolve(spec)
-    if found.folder is not None:
+    resolved = resolve(spec)
+    if resolved.folder is not None:
         raise UserError(
             f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server ends "
             "together with the leader, so a standby could never see the leader go. Name servers "
@@ -80,7 +80,7 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
             "topology again instead.",
             number="TXN-608",
         )
-    return found
+    return resolved
 
 
 def _resembles_embedded(name: str) -> bool:
@@ -88,8 +88,8 @@ def _resembles_embedded(name: str) -> bool:
 
 
 def as_option(spec: str) -> str:
-    """What a command needs to find the same ZooKeeper, with a blank before it; empty: nothing."""
-    # No spec with credentials is understood. None is repeated.
+    """Return " --zookeeper SPEC", with which a command finds the same ZooKeeper; "" by default."""
+    # A spec with credentials is never valid, and never repeated.
     return "" if spec == "embedded" or "@" in spec else f" --zookeeper {shlex.quote(spec)}"
 
 
@@ -105,27 +105,27 @@ def _folder(name: str, spec: str) -> Path:
         raise _bad_spec(spec, f"there cannot be such a folder ({error})") from error
 
 
-def _host(part: str, spec: str) -> str:
-    """`part` as "host:port"; the port is 2181 if it has none."""
+def _host_and_port(part: str, spec: str) -> str:
+    """Return `part` as "host:port"; the port is 2181 by default."""
     if not part:
         raise _bad_spec(spec, "a host is missing")
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", part)
-    if found is None:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", part)
+    if match is None:
         hint = ": write an IPv6 address in brackets, [::1]:2181" if part.count(":") > 1 else ""
         raise _bad_spec(spec, f"'{part}' is not host:port{hint}")
-    port = int(found[2] or 2181)
+    port = int(match[2] or 2181)
     if not 0 < port < 65536:
         raise _bad_spec(spec, f"{port} is not a port")
-    return f"{found[1]}:{port}"
+    return f"{match[1]}:{port}"
 
 
 def _is_component(part: str) -> bool:
     return part not in ("", ".", "..") and _FORBIDDEN.search(part) is None
 
 
-def _bad_spec(spec: str, what: str) -> UserError:
+def _bad_spec(spec: str, problem: str) -> UserError:
     return UserError(
-        f'{spec!r} does not name a ZooKeeper: {what}. Use "embedded" (a server of our own in '
+        f'{spec!r} does not name a ZooKeeper: {problem}. Use "embedded" (a server of our own in '
         f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".',
         number="TXN-601",
     )

@@ -1,14 +1,14 @@
 """The coordinator's durable state, as its leader reads and writes it: `ZooKeeperProgress`.
 
-Every write goes through `txn.zookeeper.writing`, which says why it happens exactly once. START also
-checks the version of `committed`, so that a START that was delayed in the network past its own
-COMMITTED cannot bring the batch back. No wait without an end: `zookeeper_deadline_secs` per call.
+Every write goes through `txn.zookeeper.writing`, which explains why it happens exactly once. START
+also checks the version of `committed`, so a START that the network delays past its own COMMITTED
+cannot bring the batch back. Every wait ends: `zookeeper_deadline_secs` per call.
 
-Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
+Threads: any thread may call any method; one call runs at a time. kazoo's own thread never gets
 here: its state changes go to `txn.zookeeper.session_watch`, which calls `on_lost` and claims the
-`leader` node again, so that also an idle leader keeps it.
+`leader` node again, so an idle leader keeps it too.
 
-Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
+Source: Trident's `TransactionalState` stores the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
 """
 
@@ -77,14 +77,14 @@ _RELEASE_SECS = 2.0
 class ZooKeeperProgress(ProgressStore):
     """One topology's durable state in ZooKeeper.
 
-    Call `lead`, then `load`, then `persist_start` and `persist_committed`, and `close` in the end.
+    Call `lead`, then `load`, then `persist_start` and `persist_committed`, and `close` at the end.
 
     Args:
         hosts: connect string, "host:2181,host2:2181/chroot".
         topology: the topology's name; becomes the node `/txn/<topology>`.
         config: timeouts, credentials, ACL and TLS.
-        sleep: used between looks at the connection.
-        clock: seconds, monotonic; deadlines are kept by it.
+        sleep: called between polls of the connection.
+        clock: seconds, monotonic; measures deadlines.
         new_id: a fresh unique string at each call.
 
     Raises:
@@ -103,13 +103,13 @@ class ZooKeeperProgress(ProgressStore):
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.on_lost: Callable[[], None] | None = None
-        """Called while leading, once per session that is lost or has had no answer for its timeout;
-        again when ZooKeeper is back after the deadline. By a thread of ours (not kazoo's): commits
-        must stop until `assert_leading` returns; if it raises FencedError, for good."""
+        """Called while leading, once per session that is lost or got no answer for its timeout, and
+        if ZooKeeper returns after the deadline. In our own thread, not kazoo's. Commits must stop
+        until `assert_leading` returns; if it raises FencedError, for good."""
         self._hosts = hosts
         self._topology = check_topology_name(topology)
         self._config = config
-        self._patience = config.zookeeper_deadline_secs
+        self._timeout_secs = config.zookeeper_deadline_secs
         self._sleep = sleep
         self._clock = clock
         self._new_id = new_id
@@ -119,7 +119,7 @@ class ZooKeeperProgress(ProgressStore):
             self._topology, self._session_lost, self._session_secs, self._stopped
         )
         self._image: Image | None = None
-        """What is durable, as far as was read and written here; None: unknown."""
+        """The durable state as read and written here; None: unknown."""
         self._connection = Connection(
             hosts, config, on_state=self._watch.report, sleep=sleep, clock=clock
         )
@@ -128,7 +128,7 @@ class ZooKeeperProgress(ProgressStore):
             self._connection,
             self._paths,
             token=new_id(),
-            patience=self._patience,
+            timeout_secs=self._timeout_secs,
             sleep=sleep,
             clock=clock,
         )
@@ -147,11 +147,11 @@ class ZooKeeperProgress(ProgressStore):
         """Take the leadership and the next epoch; creates the topology's nodes the first time.
 
         Args:
-            wait: True: stand by until the present leader is gone; False: refuse.
-            on_waiting: called before standing by and whenever another process has come to lead,
-                with that leader; None: ZooKeeper is away, and the wait goes on.
-            stopped: whether to wait no longer; looked at once a second.
-            at_least: an epoch below this one will not do (the tables may know of later ones).
+            wait: True: stand by until the present leader is gone; False: raise.
+            on_waiting: called before the wait and for every new leader, with that leader; None:
+                ZooKeeper does not answer, and the wait goes on.
+            stopped: returns True to end the wait; polled once a second.
+            at_least: the smallest epoch to take (the tables may hold later ones).
 
         Returns:
             The epoch, 1 or more, higher than any before.
@@ -159,7 +159,7 @@ class ZooKeeperProgress(ProgressStore):
         Raises:
             LeaderExistsError: another live process leads, and `wait` is False; names it.
             ProgressUnreadableError: nodes of an unknown format, or some are missing.
-            ProgressUnavailableError: ZooKeeper did not answer, or the wait was ended.
+            ProgressUnavailableError: ZooKeeper did not answer, or the wait was stopped.
         """
         with self._exclusive():
             epoch = self._leadership.claim(
@@ -184,38 +184,38 @@ class ZooKeeperProgress(ProgressStore):
 
     @property
     def leading(self) -> bool:
-        """Whether the leader's session is healthy, as far as is known. No request is made."""
+        """True if the leader's session is healthy, as far as known without a request."""
         return self._leadership.held and not self._stopped.is_set()
 
     def assert_leading(self, seconds: float | None = None) -> None:
         """Return once the session is healthy and the server confirms our epoch.
 
-        To be called right before each publication. After a lost session it waits for a new one and
-        claims the leadership again, under the same epoch if nobody took another meanwhile.
+        Called right before each publication. After a lost session it waits for a new one and claims
+        the leadership again, under the same epoch if no other leader took one meanwhile.
 
         Args:
-            seconds: how long to try; None: `zookeeper_deadline_secs`.
+            seconds: the longest time to try; None: `zookeeper_deadline_secs`.
 
         Raises:
             FencedError: a newer leader exists.
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        seconds = self._patience if seconds is None else seconds
+        seconds = self._timeout_secs if seconds is None else seconds
         end = self._clock() + seconds
-        # Not in our turn: others wait for ZooKeeper as well, up to deadlines of their own.
+        # Outside the lock: other calls wait for ZooKeeper as well, with their own deadlines.
         self._connection.wait(end)
         with self._exclusive(end - self._clock()) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
-        """Give up leadership and session; takes two seconds if ZooKeeper is away. Idempotent."""
+        """Give up leadership and session; takes two seconds without ZooKeeper. Idempotent."""
         if self._stopped.is_set():
             return
         self._stopped.set()
         self._watch.stop()
-        # Not left to the end of the session alone: kazoo does not tell the server about it when
-        # the connection happens to be broken at that moment.
+        # The end of the session alone is not enough: kazoo cannot report it to the server while the
+        # connection is broken.
         if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
             try:
                 with contextlib.suppress(TxnError, RefusedError):
@@ -236,22 +236,22 @@ class ZooKeeperProgress(ProgressStore):
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """Read the durable state without leading, over a session of its own that takes no lock.
+        """Read the durable state without leading, over a session of its own, without the lock.
 
         Raises:
             ProgressUnreadableError: as `load`.
             ProgressUnavailableError: no answer within `zookeeper_connect_secs`.
         """
         try:
-            found = read_status(
+            status = read_status(
                 self._hosts, self._topology, self._config, sleep=self._sleep, clock=self._clock
             )
         except TopologyError:
-            return Progress()  # nobody has led it yet
-        return found.progress
+            return Progress()  # it has had no leader yet
+        return status.progress
 
     def load(self) -> Progress:
-        """Everything that is durable. Removes leftovers of writes that a crash cut short.
+        """Return the whole durable state. Removes leftovers of interrupted writes.
 
         Raises:
             ProgressUnreadableError: a node is missing, unreadable, of an unknown version, or does
@@ -284,12 +284,12 @@ class ZooKeeperProgress(ProgressStore):
     def _remove_orphans(self, names: tuple[str, ...], deadline: float) -> None:
         for i in range(0, len(names), _ORPHANS_PER_MULTI):
             deletes = [Delete(self._paths.part(n), 0) for n in names[i : i + _ORPHANS_PER_MULTI]]
-            # Harmless if it fails or is done twice: nothing names these parts.
+            # Harmless if it fails or happens twice: no record names these parts.
             with contextlib.suppress(OutcomeUnknownError, RefusedError):
                 self._leadership.write(deletes, deadline)
 
     def incarnation(self) -> IncarnationRecord:
-        """Which life of the topology this is; made now if no leader of this release has been.
+        """Return the incarnation of the topology; the first leader of this release creates it.
 
         Raises:
             ProgressUnreadableError: the node is unreadable.
@@ -297,21 +297,21 @@ class ZooKeeperProgress(ProgressStore):
         """
         _ = self.epoch
         with self._writing() as deadline:
-            found = read_incarnation(self._connection, self._paths, deadline)
-            if found is not None:
-                return found[0]
+            present = read_incarnation(self._connection, self._paths, deadline)
+            if present is not None:
+                return present[0]
             record, node = first_life(self._paths, self._new_id())
             self._writer.write(node, [node.operation], deadline)
             return record
 
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user wants replayed, but for those of `replaying`.
+        """Return the oldest quarantined txid that a user wants replayed, except `replaying`.
 
-        Costs nothing while nothing is quarantined, and one read otherwise: this leader alone adds
-        and removes quarantined txids, so that only the requests have to be looked up.
+        No request while nothing is quarantined, otherwise one read: only this leader adds and
+        removes quarantined txids, so only the requests must be read.
 
         Raises:
-            ProgressUnreadableError: somebody else has changed the node.
+            ProgressUnreadableError: another program has changed the node.
             ProgressUnavailableError: as `assert_leading`.
         """
         return self._requested(
@@ -320,7 +320,7 @@ class ZooKeeperProgress(ProgressStore):
         )
 
     def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
-        """The oldest quarantined txid that a user has given up; as `requested_replay`."""
+        """Return the oldest quarantined txid that a user has dropped; as `requested_replay`."""
         return self._requested(
             lambda deadline: read_drops(self._connection, self._paths, deadline)[0].drop, replaying
         )
@@ -330,20 +330,20 @@ class ZooKeeperProgress(ProgressStore):
     ) -> QuarantineRecord | None:
         with self._exclusive() as deadline:
             quarantine = self._loaded.quarantine
-            known = sorted(set(quarantine) - set(replaying))
-            asked = read(deadline) if known else ()
-            wanted = next((txid for txid in known if txid in asked), None)
-            return None if wanted is None else quarantine[wanted].record
+            candidates = sorted(set(quarantine) - set(replaying))
+            requested = read(deadline) if candidates else ()
+            oldest = next((txid for txid in candidates if txid in requested), None)
+            return None if oldest is None else quarantine[oldest].record
 
     # --- writing -----------------------------------------------------------------------------
 
     def persist_start(self, record: BatchRecord) -> None:
-        """Make START of an attempt durable: one multi (after one per part of a large record).
+        """Make the START of an attempt durable: one multi, after one per part of a large record.
 
         Raises:
-            FencedError: a newer leader exists, or somebody changed the node.
-            ProgressUnavailableError: ZooKeeper was away until the deadline; whether the record is
-                durable is unknown, so the topology must be started again.
+            FencedError: a newer leader exists, or another program changed the node.
+            ProgressUnavailableError: no answer until the deadline; the record may be durable or
+                not, so the topology must be started again.
             BatchError: the metadata is not JSON, or too large.
         """
         self._check_record(record.epoch)
@@ -362,7 +362,7 @@ class ZooKeeperProgress(ProgressStore):
             image.batches[record.txid] = new.stored
 
     def drop_open(self) -> None:
-        """Drop the batches that are open: one multi, which writes `committed` as it is.
+        """Drop the open batches: one multi, which writes `committed` unchanged.
 
         Raises:
             FencedError, ProgressUnavailableError: as `persist_start`.
@@ -384,10 +384,10 @@ class ZooKeeperProgress(ProgressStore):
         """Move `committed` to a txid and drop the batches up to it: one multi.
 
         Args:
-            record: everything up to its txid is in every table.
-            quarantine: kept in the same multi, when the txid was committed empty.
-            replay_of: the quarantined txid that this one has replayed: its record goes in the
-                same multi. One that has no record (any more) changes nothing.
+            record: every table holds everything up to its txid.
+            quarantine: stored in the same multi, if the txid was committed empty.
+            replay_of: the quarantined txid that this one has replayed; its record is deleted in
+                the same multi. Without a record, nothing changes.
 
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
@@ -399,8 +399,8 @@ class ZooKeeperProgress(ProgressStore):
             operations = [*new.operations]
             done = {t: b for t, b in image.batches.items() if t <= record.txid}
             operations.extend(self._dropped(done.values()))
-            kept = dict(image.quarantine)
-            replayed = None if replay_of is None else kept.pop(replay_of, None)
+            remaining = dict(image.quarantine)
+            replayed = None if replay_of is None else remaining.pop(replay_of, None)
             if replayed is not None:
                 path = self._paths.quarantined(replayed.record.txid)
                 operations.append(Delete(path, replayed.version))
@@ -415,20 +415,20 @@ class ZooKeeperProgress(ProgressStore):
                     f"quarantine of txid {txid}",
                     deadline,
                 )
-                kept[txid] = aside.stored
+                remaining[txid] = aside.stored
                 operations.extend(aside.operations)
             self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
-            self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
+            self._image = replace(image, committed=new.stored, batches=left, quarantine=remaining)
 
     def refuse_replay(self, txid: int, why: str) -> None:
-        """Note in its record why a txid is not replayed, then withdraw the request: two multis.
+        """Write into its record why a txid is not replayed, then withdraw the request: two multis.
 
-        A crash between them leaves the request, which the next leader looks at again.
+        A crash between them leaves the request, which the next leader handles again.
 
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
-            ProgressUnreadableError: somebody else has changed the node of the requests.
+            ProgressUnreadableError: another program has changed the node of the requests.
         """
         with self._writing() as deadline:
             image, paths = self._loaded, self._paths
@@ -443,15 +443,15 @@ class ZooKeeperProgress(ProgressStore):
                 requests, version = read_requests(self._connection, paths, deadline)
                 if txid not in requests.replay:
                     return
-                left = ReplayRequests(replay=[each for each in requests.replay if each != txid])
-                with contextlib.suppress(OutcomeUnknownError, RefusedError):  # look again
+                left = ReplayRequests(replay=[other for other in requests.replay if other != txid])
+                with contextlib.suppress(OutcomeUnknownError, RefusedError):  # read again
                     put = Put(paths.quarantine, encode(left, "request"), version)
                     self._leadership.write([put], deadline)
 
     def _revise_committed(
         self, record: CommittedRecord, old: Stored[CommittedRecord] | None, deadline: float
     ) -> Revision[CommittedRecord]:
-        # Parts are named by our epoch: an older leader may have written the same record's.
+        # Our epoch is in the parts' names: an older leader may have written parts of the same txid.
         stem = f"committed-{record.txid}-e{self.epoch}"
         what = f"COMMITTED {record.txid}"
         return self._writer.revise(self._paths.committed, record, old, stem, what, deadline)
@@ -462,7 +462,7 @@ class ZooKeeperProgress(ProgressStore):
             yield from part_deletes(self._paths, batch)
 
     def persist_columns(self, record: ColumnsRecord) -> None:
-        """Make the columns of a stream durable: one multi, when they become known or change.
+        """Make the columns of a stream durable: one multi, when they are first known or change.
 
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
@@ -485,7 +485,7 @@ class ZooKeeperProgress(ProgressStore):
             image.columns[record.stream] = new.stored
 
     def persist_program(self, record: ProgramRecord) -> None:
-        """Make durable what the run computes: one multi, at the start of a changed program.
+        """Make the program's record durable: one multi, at the start of a changed program.
 
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
@@ -499,10 +499,10 @@ class ZooKeeperProgress(ProgressStore):
             self._image = replace(image, program=Stored(record, node.after))
 
     def persist_notices(self, record: NoticesRecord) -> None:
-        """Make durable what spouts have for the user: one read and one multi, when that changes.
+        """Make the spouts' notices durable: one read and one multi, when they change.
 
         Raises:
-            ProgressUnreadableError: what stands there cannot be read, or a newer release wrote it.
+            ProgressUnreadableError: the present node is unreadable, or a newer release wrote it.
             FencedError, ProgressUnavailableError, BatchError, ValueError: as `persist_start`.
         """
         self._check_record(record.epoch)
@@ -524,16 +524,16 @@ class ZooKeeperProgress(ProgressStore):
     ) -> int:
         """Lead, and replace `committed` and all batches by `record`: `txn recover`, `txn import`.
 
-        Also where nodes are missing or cannot be read; quarantine records that cannot be read go.
-        The topology begins another life: whoever led its tables before is to lead them no more.
-        Call `load` afterwards.
+        Works with missing and unreadable nodes too; deletes unreadable quarantine records. The
+        topology begins a new life: former leaders of its tables must not lead them again. Call
+        `load` afterwards.
 
         Args:
-            record: what the tables say; its `epoch` is replaced by the one taken here.
-            at_least: the new epoch must be no lower: the tables' newest epoch + 1.
-            takes_over: the incarnations that led the tables; the one that stands here is another.
-            forget: keep nothing of the life that stands here but its epoch: no quarantine,
-                requests, columns, program, notices or replays of rows.
+            record: the state in the tables; its `epoch` is replaced by the one taken here.
+            at_least: the smallest epoch to take: the tables' newest epoch + 1.
+            takes_over: the incarnations that led the tables, besides the one in ZooKeeper.
+            forget: delete all of the present life except its epoch: quarantine, requests, columns,
+                program, notices and replays of rows.
 
         Returns:
             The new epoch.
@@ -548,7 +548,7 @@ class ZooKeeperProgress(ProgressStore):
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             node = self._connection.get(self._paths.committed, deadline)
-            # The parts of what stands there are left to `load`.
+            # `load` removes the parts of the present record.
             old = None if node is None else Stored(record, node.version)
             new = self._revise_committed(record, old, deadline)
             life = next_life(self._connection, self._paths, takes_over, self._new_id(), deadline)
@@ -574,7 +574,7 @@ class ZooKeeperProgress(ProgressStore):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[float]:
-        """As `_exclusive`, for a call that writes: forgets the image if ZooKeeper stays away."""
+        """As `_exclusive`, for a call that writes: drops the image if ZooKeeper does not answer."""
         with self._exclusive() as deadline:
             try:
                 yield deadline
@@ -585,8 +585,8 @@ class ZooKeeperProgress(ProgressStore):
 
     @contextlib.contextmanager
     def _exclusive(self, seconds: float | None = None) -> Iterator[float]:
-        """One call at a time. Yields the deadline, which includes the wait for the lock."""
-        seconds = self._patience if seconds is None else seconds
+        """Run one call at a time. Yields the deadline, which includes the wait for the lock."""
+        seconds = self._timeout_secs if seconds is None else seconds
         deadline = self._clock() + seconds
         if not self._lock.acquire(timeout=max(0.0, seconds)):
             raise ProgressUnavailableError(

@@ -1,8 +1,8 @@
-"""The ledger of rows that were set aside and go in again: one node per replay of a stream's rows.
+"""The ledger of replayed rows: one node per replay of rows that a stream had set aside.
 
 A node is created once, under a number that no other replay has, before the file of the replay
-appears; it is written once more when the file is known to be there. Users write these nodes and
-leaders never do, so neither can disturb the other.
+appears; it is updated once, when the file is known to exist. Users write these nodes and leaders
+never do, so neither can disturb the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADVICE = (
 def read_row_replays(
     hosts: str, topology: str, config: TopologyConfig
 ) -> dict[str, tuple[RowReplayRecord, ...]]:
-    """The replays so far: stream -> its own, by number. Changes nothing.
+    """Read the replays so far: stream -> replays by number. Changes nothing.
 
     Raises:
         TopologyError: there is no such topology.
@@ -36,13 +36,13 @@ def read_row_replays(
     """
     with existing_topology(hosts, topology, config) as (connection, paths, deadline):
         streams = connection.children(paths.row_replays, deadline) or []
-        return {name: _of_stream(connection, paths, name, deadline) for name in streams}
+        return {name: _read_stream(connection, paths, name, deadline) for name in streams}
 
 
 def begin_row_replay(
     hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
 ) -> RowReplayRecord:
-    """Make a replay durable, unless another has its number; return the one that has it.
+    """Make a replay durable, unless another one has its number; return the replay of that number.
 
     Raises:
         TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
@@ -52,7 +52,7 @@ def begin_row_replay(
         path = paths.row_replay(record.stream, record.number)
         data = encode(record, "replay of rows")
         while (node := connection.get(path, deadline)) is None:
-            # Another process made it, or we did and lost the answer: the next look shows which.
+            # Another process made it, or we did and lost the answer: the next read shows it.
             with contextlib.suppress(OutcomeUnknownError, RefusedError):
                 connection.multi([Create(path, data)], deadline)
         return _decoded(node.data, path, record.stream, record.number)
@@ -61,7 +61,7 @@ def begin_row_replay(
 def settle_row_replay(
     hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
 ) -> None:
-    """Note that the file of a replay is there. Doing it twice is doing it once.
+    """Record that the file of a replay exists. Idempotent.
 
     Raises:
         TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
@@ -77,7 +77,7 @@ def settle_row_replay(
                 connection.multi([Put(path, data, node.version)], deadline)
 
 
-def _of_stream(
+def _read_stream(
     connection: Connection, paths: Paths, stream: str, deadline: float
 ) -> tuple[RowReplayRecord, ...]:
     parent = paths.row_replays_of(stream)
@@ -88,12 +88,12 @@ def _of_stream(
             f"ZooKeeper node '{parent}' has the replays {numbers[:5]}, which should be numbered "
             f"from 1 without a gap. {_ADVICE}"
         )
-    found = []
+    records = []
     for number in numbers:
         path = paths.row_replay(stream, number)
         node = require(connection.get(path, deadline), path)
-        found.append(_decoded(node.data, path, stream, number))
-    return tuple(found)
+        records.append(_decoded(node.data, path, stream, number))
+    return tuple(records)
 
 
 def _decoded(data: bytes, path: str, stream: str, number: int) -> RowReplayRecord:

@@ -2,10 +2,10 @@
 
 - Its own retries go on for ever, with pauses of up to an hour: here they are at most half a second.
 - State listeners run in kazoo's own thread, where a request would wait for itself: the listener
-  here does nothing but pass the word on.
-- At DEBUG it logs every request, credentials included: `_CalmLogger` lets nothing below INFO by.
-- A server whose certificate does not hold, or that refuses ours, would be tried for ever as well:
-  `Handshakes` counts such tries, and knows what else they came to.
+  here only passes the state on.
+- At DEBUG it logs every request, credentials included: `_CalmLogger` drops everything below INFO.
+- It would try for ever a server with an invalid certificate, or one that refuses ours: `Handshakes`
+  counts such tries, and has the reason of the last failed one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Session"]
 
 
 class _CalmLogger(_Adapter):
-    """kazoo's warnings (each failed reconnect) become INFO; DEBUG, with its secrets, nothing."""
+    """Logs kazoo's warnings (each failed reconnect) as INFO, and drops DEBUG with its secrets."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def reason(self) -> str:
-        """Why the last try to connect failed; empty: none has."""
+        """The reason why the last try to connect failed; empty if none has failed."""
         return self._handshakes.reason
 
     @property
@@ -77,15 +77,15 @@ class Session:
 
     @property
     def untrusted(self) -> bool:
-        """Whether TLS failed with every server, and none was ever connected."""
+        """True if TLS failed with every server, and none was ever connected."""
         failed = self._handshakes.tls_failures >= len(self.client.hosts)
         return not self._was_connected and failed
 
     def _listen(self, state: str) -> None:
         # kazoo's own thread: no request may be made here.
         if self.client.client_state == KeeperState.AUTH_FAILED:
-            # Kept here, since kazoo passes through this state in a moment; and not called lost,
-            # since a new session would be refused as well.
+            # Stored, because kazoo leaves this state in a moment. Not lost: the server would refuse
+            # a new session as well.
             self.refused = True
         elif state == KazooState.CONNECTED:
             self._was_connected = True
@@ -94,7 +94,7 @@ class Session:
         self._on_state(state)
 
     def settle(self, seconds: float) -> bool:
-        """Wait until kazoo has called the watches that are due by now; False: it needs longer."""
+        """Wait until kazoo has called the watches that are due; False if it needs longer."""
         done = threading.Event()
         self.client.handler.dispatch_callback(Callback("settle", done.set, ()))
         return done.wait(seconds)

@@ -1,8 +1,8 @@
-"""The thread that takes the leadership again after a lost session, also while nothing is written.
+"""The thread that claims the leadership again after a lost session, even without writes.
 
 kazoo's own thread must not block, so the states that it reports go through a queue. It reports LOST
-when a server says so, after it has reconnected. Until then another process may lead for as long as
-the link is cut, so a session whose timeout has passed without an answer counts as lost here.
+only after it has reconnected and a server has answered. Meanwhile another process may lead, so a
+session whose timeout has passed without an answer counts as lost here.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ __all__ = ["SessionWatch"]
 log = logging.getLogger("txn.zookeeper")
 waiting = logging.getLogger(WAITING)
 
-_TELL_SECS = 2.0
-"""How long ZooKeeper may be away before somebody is told."""
+_WARN_SECS = 2.0
+"""ZooKeeper may be unavailable for this long before the user is warned."""
 _JOIN_SECS = 5.0
 
 
 class SessionWatch:
     """Calls back once per session that is lost, or may be, in a thread of its own.
 
-    It calls back again if the leadership could not be settled because ZooKeeper was still away.
+    It calls back again if ZooKeeper was still unavailable and the leadership stayed unclear.
 
     Args:
         topology: its name, for the log.
-        on_lost: called with each loss; what it raises is logged.
+        on_lost: called for each loss; its exceptions are logged.
         session_secs: the timeout of the session, as granted.
-        stopped: set when a lost session is no longer of interest.
+        stopped: set when lost sessions no longer matter.
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class SessionWatch:
         self._stopped = stopped
         self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._away = False
-        """Somebody was told that ZooKeeper is away."""
-        self._told = False
+        self._is_away_reported = False
+        """The user was warned that ZooKeeper does not answer."""
+        self._is_reported = False
         """`on_lost` was called since the last connection."""
         self._unsettled = False
-        """ZooKeeper was away for too long for `on_lost` to settle it."""
+        """`on_lost` failed because ZooKeeper was still unavailable."""
 
     def report(self, state: str) -> None:
         """Take a state of the connection from kazoo's thread. Never blocks."""
         self._states.put(state)
 
     def start(self) -> None:
-        """Begin to watch; again: nothing happens."""
+        """Begin to watch. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="txn-zk-session", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end after what it does now."""
+        """Let the thread end after its present call."""
         self._states.put(None)
 
     def join(self) -> None:
-        """Wait for the thread's end, five seconds at most; not if it is the caller."""
+        """Wait at most five seconds for the thread's end; returns at once in the thread itself."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=_JOIN_SECS)
 
@@ -86,25 +86,25 @@ class SessionWatch:
                 continue
             if state == KazooState.CONNECTED:
                 self._connected()
-            elif not self._told or self._unsettled:
+            elif not self._is_reported or self._unsettled:
                 log.info("[%s] ZooKeeper session lost", self._topology)
                 self._lost()
             state = self._states.get()
 
     def _suspended(self) -> str | None:
-        """Say how long ZooKeeper is away; returns the next state."""
+        """Warn while ZooKeeper does not answer; return the next state."""
         session = self._session_secs()
-        at_first = min(_TELL_SECS, session)
+        until_warning = min(_WARN_SECS, session)
         try:
-            return self._states.get(timeout=at_first)
+            return self._states.get(timeout=until_warning)
         except queue.Empty:
-            self._away = True
+            self._is_away_reported = True
             waiting.warning(
                 "[%s] ZooKeeper does not answer: nothing is committed until it does.",
                 self._topology,
             )
         try:
-            return self._states.get(timeout=session - at_first)
+            return self._states.get(timeout=session - until_warning)
         except queue.Empty:
             waiting.warning(
                 "[%s] ZooKeeper has not answered for %g s, so the session may be lost and another "
@@ -116,16 +116,16 @@ class SessionWatch:
         return self._states.get()
 
     def _connected(self) -> None:
-        if self._away:
+        if self._is_away_reported:
             waiting.warning("[%s] ZooKeeper answers again.", self._topology)
         if self._unsettled:
             self._lost()
-        self._away = self._told = False
+        self._is_away_reported = self._is_reported = False
 
     def _lost(self) -> None:
         if self._stopped.is_set():
             return
-        self._told, self._unsettled = True, False
+        self._is_reported, self._unsettled = True, False
         try:
             self._on_lost()
         except TxnError as error:
@@ -133,5 +133,5 @@ class SessionWatch:
             if not self._stopped.is_set():
                 log.warning("[%s] %s", self._topology, error)
         except Exception:
-            # The observer's own fault; the watch must outlive it.
+            # A bug in the observer; the watch must survive it.
             log.exception("[%s] on_lost failed", self._topology)

@@ -1,7 +1,7 @@
 """The standbys: one ephemeral node each, only for `txn status`.
 
-Nothing is decided by these nodes: who takes over is whoever is first with the multi that raises the
-epoch. So a standby that cannot write its node waits all the same.
+These nodes decide nothing: the first multi that raises the epoch takes over. So a standby that
+cannot write its node waits all the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Announcement", "read_standbys"]
 
 
 class Announcement:
-    """The node of one standby, kept as long as it waits. Not thread-safe.
+    """The node of one standby, which exists while it waits. Not thread-safe.
 
     Args:
         token: names the node; unique.
@@ -40,7 +40,7 @@ class Announcement:
         self._identity: StandbyIdentity | None = None
 
     def keep(self, deadline: float) -> None:
-        """Be announced, in this session. Costs nothing while the session lasts."""
+        """Write the node in this session. No request while the session lasts."""
         if self._generation == self._connection.generation:
             return
         if self._identity is None:
@@ -61,12 +61,12 @@ class Announcement:
         operations.append(Create(path, encode(self._identity, "standby"), ephemeral=True))
         if self._connection.get(self._paths.standbys, deadline) is None:
             operations.insert(0, Create(self._paths.standbys))
-        # Where it is refused or not certain, the next look, a second from now, finds out.
+        # If it is refused or the outcome is unknown, the next poll, in a second, tries again.
         with contextlib.suppress(OutcomeUnknownError, RefusedError, SetupError):
             self._connection.multi(operations, deadline, generation)
 
     def withdraw(self, deadline: float) -> None:
-        """Be announced no more."""
+        """Delete the node."""
         if self._identity is None:
             return
         path = self._paths.standby(self._token)
@@ -79,13 +79,15 @@ class Announcement:
 def read_standbys(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[StandbyIdentity, ...]:
-    """The standbys, the longest waiting first.
+    """Return the standbys, the longest waiting first.
 
     Raises:
-        ProgressUnreadableError: a node does not hold what a standby writes.
+        ProgressUnreadableError: a node does not hold a standby's record.
     """
     names = connection.children(paths.standbys, deadline) or []
-    each = [paths.standby(name) for name in names]
-    nodes = zip(each, connection.get_each(each, deadline), strict=True)
-    found = [decode(StandbyIdentity, node.data, path) for path, node in nodes if node is not None]
-    return tuple(sorted(found, key=lambda standby: (standby.since, standby.pid)))
+    node_paths = [paths.standby(name) for name in names]
+    nodes = zip(node_paths, connection.get_each(node_paths, deadline), strict=True)
+    standbys = [
+        decode(StandbyIdentity, node.data, path) for path, node in nodes if node is not None
+    ]
+    return tuple(sorted(standbys, key=lambda standby: (standby.since, standby.pid)))

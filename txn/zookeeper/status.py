@@ -41,12 +41,12 @@ __all__ = [
 BASE = "/txn"
 """Parent of every topology's node, below the chroot."""
 
-_LOOKS = 50
-_SURE = 3
-"""Looks in a row at something unreadable, without a commit in between."""
+_READS = 50
+_READS_TO_BE_SURE = 3
+"""Reads in a row of an unreadable node, without a commit in between, that prove it unreadable."""
 _PAUSE_SECS = 0.02
 _OFTEN = re.compile(r"/(committed|batches|(batches|parts)/[^/]*)$")
-"""Paths of nodes that change with each batch: always asked for."""
+"""Paths of nodes that change with each batch, and are never cached."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class TopologyStatus:
     topology: str
     progress: Progress
     epoch: int
-    """The newest epoch; 0: nobody has led it yet."""
+    """The newest epoch; 0 before the first leader."""
     leader: LeaderIdentity | None
-    """The leader now; None if nobody leads."""
+    """The present leader, or None."""
     last_leader: LeaderIdentity | None
     """The process that took the newest epoch, alive or not."""
     quarantine: tuple[QuarantineRecord, ...]
     """Txids that were committed empty, ascending."""
     replays_requested: frozenset[int] = frozenset()
-    """Those that the topology will replay."""
+    """The quarantined txids that the topology will replay."""
     standbys: tuple[StandbyIdentity, ...] = ()
     """The standbys, the longest waiting first."""
     incarnation: IncarnationRecord | None = None
-    """Which life of the topology this is; None before the first leader of this release."""
+    """The present incarnation; None before the first leader of this release."""
     notices: NoticesRecord | None = None
-    """What the spouts of the newest run last had for the user; None: nothing so far."""
+    """The newest notices of the newest run's spouts; None if there were none."""
     drops_requested: frozenset[int] = frozenset()
     """The quarantined txids that the topology will give up."""
 
@@ -88,7 +88,7 @@ def read_status(
     Waits for ZooKeeper no longer than `zookeeper_connect_secs`.
 
     Raises:
-        TopologyError: there is no such topology; lists those that there are.
+        TopologyError: the topology does not exist; lists the existing ones.
         ProgressUnreadableError: as `ZooKeeperProgress.load`.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
@@ -98,13 +98,12 @@ def read_status(
 
 
 class StatusReader:
-    """Reads topologies over one connection, as often as asked. Creates and changes nothing.
+    """Reads topologies over one connection. Creates and changes nothing.
 
     Each answer waits for ZooKeeper no longer than `zookeeper_connect_secs`.
 
     Args:
-        remembers: ask again only for what has changed since it was last read; for one thread that
-            reads again and again.
+        remembers: read nodes again only after they have changed; for one thread that polls.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class StatusReader:
             if remembers
             else Connection(hosts, config, sleep=sleep, clock=clock)
         )
-        self._patience = config.zookeeper_connect_secs
+        self._timeout_secs = config.zookeeper_connect_secs
         self._sleep = sleep
         self._clock = clock
 
@@ -132,35 +131,35 @@ class StatusReader:
         self._connection.close()
 
     def topologies(self) -> list[str]:
-        """Names of the topologies that ZooKeeper knows, sorted.
+        """Return the names of the topologies that ZooKeeper knows, sorted.
 
         Raises:
             ProgressUnavailableError: ZooKeeper did not answer.
         """
-        deadline = self._clock() + self._patience
+        deadline = self._clock() + self._timeout_secs
         return self._connection.children(self._connection.chroot + BASE, deadline) or []
 
     def is_led(self, topology: str) -> bool:
-        """Whether somebody leads it, by one request.
+        """True if the topology has a leader, by one request.
 
         Raises:
             ProgressUnavailableError: ZooKeeper did not answer.
         """
         paths = Paths(self._connection.chroot + BASE, topology)
-        return self._connection.get(paths.leader, self._clock() + self._patience) is not None
+        return self._connection.get(paths.leader, self._clock() + self._timeout_secs) is not None
 
     def read(self, topology: str) -> TopologyStatus:
-        """A topology's state; raises as `read_status`."""
+        """Read a topology's state; raises as `read_status`."""
         check_topology_name(topology)
-        connection, deadline = self._connection, self._clock() + self._patience
+        connection, deadline = self._connection, self._clock() + self._timeout_secs
         paths = _existing(connection, topology, deadline)
         image = _still_image(connection, paths, self._sleep, deadline)
         epoch, _ = read_epoch(connection, paths, deadline)
         holder = read_leader(connection, paths, deadline)
         standbys = read_standbys(connection, paths, deadline)
         incarnation = read_incarnation(connection, paths, deadline)
-        said = read_notices(connection, paths, deadline)
-        current = said is not None and said.record.epoch >= epoch.epoch
+        notices = read_notices(connection, paths, deadline)
+        is_current = notices is not None and notices.record.epoch >= epoch.epoch
         return TopologyStatus(
             topology,
             image.progress,
@@ -171,7 +170,7 @@ class StatusReader:
             image.requests,
             standbys,
             incarnation[0] if incarnation else None,
-            said.record if said and current else None,
+            notices.record if notices and is_current else None,
             image.drops,
         )
 
@@ -185,7 +184,7 @@ def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologySt
 
 
 def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
-    """Names of the topologies that ZooKeeper knows, sorted. Creates nothing.
+    """Return the names of the topologies that ZooKeeper knows, sorted. Creates nothing.
 
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
@@ -200,8 +199,8 @@ def require_answer(
     """Return once ZooKeeper answers. Reads and creates nothing.
 
     Raises:
-        ProgressUnavailableError: it did not within `zookeeper_connect_secs`.
-        SetupError: it refused the credentials, or TLS cannot be had with it.
+        ProgressUnavailableError: no answer within `zookeeper_connect_secs`.
+        SetupError: the server refused the credentials, or TLS failed.
     """
     with _connected(hosts, config, sleep, time.monotonic) as connection:
         connection.wait(time.monotonic() + config.zookeeper_connect_secs)
@@ -215,11 +214,11 @@ def existing_topology(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Connection, Paths, float]]:
-    """A connection to the ZooKeeper that knows the topology, its paths, and a deadline.
+    """Connect to the ZooKeeper that knows the topology; yields connection, paths, deadline.
 
     Raises:
-        TopologyError: there is no such topology; lists those that there are.
-        ProgressUnreadableError: it is of a format that this program does not know.
+        TopologyError: the topology does not exist; lists the existing ones.
+        ProgressUnreadableError: it has a format that this program does not know.
         ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_connect_secs`.
     """
     check_topology_name(topology)
@@ -233,7 +232,7 @@ def _changes_often(path: str) -> bool:
 
 
 def _existing(connection: Connection, topology: str, deadline: float) -> Paths:
-    """The paths of a topology that is there; raises as `existing_topology`."""
+    """Return the paths of an existing topology; raises as `existing_topology`."""
     paths = Paths(connection.chroot + BASE, topology)
     if connection.get(paths.root, deadline) is None:
         raise _no_such_topology(connection, topology, deadline)
@@ -254,8 +253,10 @@ def _connected(
 
 
 def _no_such_topology(connection: Connection, topology: str, deadline: float) -> TopologyError:
-    known = connection.children(connection.chroot + BASE, deadline) or []
-    there_are = f"It knows {', '.join(known)}." if known else "It knows no topology at all."
+    topologies = connection.children(connection.chroot + BASE, deadline) or []
+    there_are = (
+        f"It knows {', '.join(topologies)}." if topologies else "It knows no topology at all."
+    )
     return TopologyError(
         f"ZooKeeper at {connection.servers}{connection.chroot} knows no topology '{topology}'. "
         f"{there_are} Check the name and the --zookeeper setting.",
@@ -266,25 +267,25 @@ def _no_such_topology(connection: Connection, topology: str, deadline: float) ->
 def _still_image(
     connection: Connection, paths: Paths, sleep: Callable[[float], None], deadline: float
 ) -> Image:
-    """An image during which `committed` did not move; a leader may be writing all the time.
+    """Read an image during which `committed` did not change; a leader may be writing meanwhile.
 
-    A batch that was committed between the look at the list and the look at the batch cannot be
-    read, nor can a large record that was replaced meanwhile. If it stays so, it is unreadable.
+    A batch that was committed between the read of the list and the read of the batch cannot be
+    read, nor a large record that was replaced meanwhile. A node that stays unreadable is damaged.
     """
-    unreadable, seen = 0, -1
-    for look in range(_LOOKS):
+    unreadable, last_version = 0, -1
+    for i in range(_READS):
         try:
             image = read_image(connection, paths, deadline)
         except ProgressUnreadableError:
-            now = connection.get(paths.committed, deadline)
-            version = now.version if now else -1
-            unreadable = unreadable + 1 if version == seen else 1
-            seen = version
-            if unreadable == _SURE or look == _LOOKS - 1:
+            node = connection.get(paths.committed, deadline)
+            version = node.version if node else -1
+            unreadable = unreadable + 1 if version == last_version else 1
+            last_version = version
+            if unreadable == _READS_TO_BE_SURE or i == _READS - 1:
                 raise
         else:
-            now = connection.get(paths.committed, deadline)
-            if look == _LOOKS - 1 or (now and now.version == image.committed.version):
+            node = connection.get(paths.committed, deadline)
+            if i == _READS - 1 or (node and node.version == image.committed.version):
                 return image
         sleep(_PAUSE_SECS)
-    raise AssertionError("unreachable: the last look returns or raises")
+    raise AssertionError("unreachable: the last read returns or raises")

@@ -4,9 +4,9 @@
    the leader can write nothing, however late its request arrives.
 2. Every other operation in it carries the version it was computed from.
 3. A multi is never assumed to have failed. When the connection breaks before the answer, the same
-   multi is sent again after the reconnect; if the first one was carried out, the versions in the
-   second do not hold, and reading the node back tells: it holds exactly what we wanted to write,
-   one version on (done), or what was there before (again), or anything else (fenced).
+   multi is sent again after the reconnect. If the first one was carried out, the versions in the
+   second do not hold, and a read of the node decides: it holds exactly our new contents, one
+   version on (done), or the former contents (try again), or anything else (fenced).
 
 A record that is too large for one node has its parts written first. Parts are never changed.
 """
@@ -37,27 +37,27 @@ __all__ = ["NodeWrite", "RecordWriter", "Revision", "part_deletes"]
 
 R = TypeVar("R", bound=BaseModel)
 
-_LOOKS = 10
+_READS = 10
 _PAUSE_SECS = 0.02
 
 
 @dataclass(frozen=True)
 class NodeWrite:
-    """New contents of one node, which tell whether their multi was carried out."""
+    """New contents of one node; a read of them proves that their multi was carried out."""
 
     path: str
     data: bytes
     before: int | None
-    """The node's version before; None when it did not exist."""
+    """The node's version before; None if it did not exist."""
 
     @property
     def after(self) -> int:
-        """The node's version when this is written."""
+        """The node's version after this write."""
         return 0 if self.before is None else self.before + 1
 
     @property
     def operation(self) -> Operation:
-        """What writes it, on condition that the node is as it was before."""
+        """The operation that writes it, on condition that the node has not changed."""
         if self.before is None:
             return Create(self.path, self.data)
         return Put(self.path, self.data, self.before)
@@ -65,20 +65,20 @@ class NodeWrite:
 
 @dataclass(frozen=True)
 class Revision(Generic[R]):
-    """A record that is to take the place of an older one; `operations` do it in one multi."""
+    """A record that replaces an older one; `operations` write it in one multi."""
 
     node: NodeWrite
     stored: Stored[R]
-    """The record as it stands in ZooKeeper when this is written."""
+    """The record in ZooKeeper after this write."""
     operations: tuple[Operation, ...]
-    """What writes the node, and deletes the parts that go with the older record."""
+    """The operations that write the node and delete the parts of the older record."""
 
 
 class RecordWriter:
     """Writes the records of one topology. Not thread-safe: the caller serialises.
 
     Args:
-        sleep: used between looks at a node.
+        sleep: called between reads of a node.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class RecordWriter:
     def revise(
         self, path: str, record: R, old: Stored[R] | None, stem: str, what: str, deadline: float
     ) -> Revision[R]:
-        """Prepare a record to take the place of an older one. Writes its parts, if it is large.
+        """Prepare a record that replaces an older one. Writes its parts, if it is large.
 
         Args:
             path: of the record's own node.
-            old: what stands there; None: nothing.
-            stem: begins the names of the parts.
+            old: the record to replace; None if the node does not exist.
+            stem: the beginning of the names of the parts.
             what: the record in words, for errors.
 
         Raises:
@@ -121,26 +121,26 @@ class RecordWriter:
         """Carry out `operations` exactly once: rule 3.
 
         Args:
-            node: that of `operations` which tells whether they were carried out.
+            node: the one of `operations` whose contents prove that they were carried out.
 
         Raises:
-            FencedError: a newer leader exists, or somebody changed a node.
-            ProgressUnavailableError: no answer before `deadline`; what is durable is unknown.
+            FencedError: a newer leader exists, or another program changed a node.
+            ProgressUnavailableError: no answer before `deadline`; the write may be durable or not.
         """
         unexplained = 0
         while True:
             try:
                 self._leadership.write(operations, deadline)
             except OutcomeUnknownError:
-                continue  # sent again; should the first one land, this one is refused
+                continue  # sent again; if the first one landed, this one is refused
             except RefusedError as refused:
-                found = self._connection.get(node.path, deadline)
-                if found and (found.data, found.version) == (node.data, node.after):
+                present = self._connection.get(node.path, deadline)
+                if present and (present.data, present.version) == (node.data, node.after):
                     return
                 unexplained += 1
-                if (found.version if found else None) != node.before or unexplained >= _LOOKS:
+                if (present.version if present else None) != node.before or unexplained >= _READS:
                     raise self._changed(refused) from None
-                self._sleep(_PAUSE_SECS)  # a lagging server showed us the past: look again
+                self._sleep(_PAUSE_SECS)  # a lagging server answered: read again
                 continue
             return
 
@@ -155,5 +155,5 @@ class RecordWriter:
 
 
 def part_deletes(paths: Paths, stored: Stored[R], keep: Sequence[str] = ()) -> list[Operation]:
-    """The parts that go with a record. They are never changed, so their version is 0."""
+    """Return the deletes of a record's parts. Parts are never changed, so their version is 0."""
     return [Delete(paths.part(name), 0) for name in stored.parts if name not in keep]

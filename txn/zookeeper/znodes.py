@@ -2,13 +2,13 @@
 
 No I/O here. A node's content is one JSON object with its format version. Reading is strict: an
 unknown version, an unknown field, and also a *missing* field are refused, because a default value
-for a missing txid would be read as "no state". A record's `LATER` names the fields that came with
-a later release, whose default is what their absence has always meant.
+for a missing txid would mean "no state". A record's `LATER` names the fields that a later release
+added; earlier records lack them, and they then have their default.
 
 A record larger than `NODE_LIMIT` is compressed and cut into parts, which are written first, each
 under a name that no other content can have; the record's own node then holds a `PartsIndex` with
-the SHA-256 of the record. A crash between the parts leaves parts that no index names: invisible,
-and removed by the next leader. See docs/zookeeper.md.
+the SHA-256 of the record. A crash between the parts leaves parts that no index names; the next
+leader removes them. See docs/zookeeper.md.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ __all__ = [
 ]
 
 NODE_LIMIT = 384 * 1024
-"""Bytes that one node may hold. The server refuses requests above `jute.maxbuffer`, by default
-1,048,575 bytes, and that counts a whole multi: COMMITTED plus a quarantine record must fit."""
+"""Most bytes of one node. The server refuses requests above `jute.maxbuffer`, by default
+1,048,575 bytes, and counts a whole multi: COMMITTED plus a quarantine record must fit."""
 
 RECORD_LIMIT = 64 * 1024 * 1024
-"""Bytes that one record may have, parts together: ZooKeeper keeps everything in memory."""
+"""Most bytes of one record with all its parts: ZooKeeper keeps everything in memory."""
 
 DEPTH_LIMIT = 64
-"""Lists and dicts within each other in a spout's metadata. Readers of JSON stop at some depth, that
-of Delta's library at 128: a commit that goes deeper could never be read again."""
+"""Most levels of lists and dicts in a spout's metadata. Readers of JSON have a limit, Delta's
+library 128: a deeper commit could never be read again."""
 
-_NESTING = (dict, list, tuple)  # a union of them takes three times as long to ask
+_NESTING = (dict, list, tuple)  # isinstance of a union takes three times as long
 _PLAIN = {dict, list, str, int, float, bool, type(None)}
 
 NEVER_GUESSED = (
     "Nothing is guessed: restore ZooKeeper's data from a backup, or run `txn recover`, which "
     "rebuilds it from the tables."
 )
-"""Ends every refusal to read."""
+"""The end of every refusal to read."""
 
 TOPOLOGY_NAME_LIMIT = 200
 
 _STEM = re.compile(r"[A-Za-z0-9-]{1,100}")
 
-# ZooKeeper refuses these in paths; "/" would leave the topology's own node.
+# ZooKeeper refuses these in paths; with "/" the path would leave the topology's own node.
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 R = TypeVar("R", bound=BaseModel)
@@ -79,25 +79,25 @@ N = TypeVar("N")
 
 
 class FormatRecord(Record):
-    """`format`: written when the topology's node is created, checked at every start."""
+    """`format`: written with the topology's node, checked at every start."""
 
 
 class PartsIndex(Record):
-    """The content of a node in place of a record that is too large for it."""
+    """The content of a node whose record is too large for it."""
 
     stem: str = Field(pattern=f"^{_STEM.pattern}$")
     """The parts are `parts/<stem>-0000`, `parts/<stem>-0001`, ..."""
     count: int = Field(ge=1, le=-(-RECORD_LIMIT // NODE_LIMIT))
     bytes: int = Field(ge=1, le=RECORD_LIMIT)
-    """Of the record; together the parts have as many, unless they are compressed."""
+    """Size of the record, uncompressed."""
     sha256: str
-    """Of the record."""
+    """SHA-256 of the record, uncompressed."""
     compression: Literal["none", "zlib"] = "none"
 
     LATER: ClassVar[frozenset[str]] = frozenset({"compression"})
 
     def names(self) -> list[str]:
-        """Names of the parts' nodes, in order."""
+        """Return the names of the parts' nodes, in order."""
         return [f"{self.stem}-{i:04d}" for i in range(self.count)]
 
 
@@ -110,7 +110,7 @@ class Paths:
 
     @property
     def root(self) -> str:
-        """The topology's own node; everything else lies under it."""
+        """The topology's own node, parent of all others."""
         return f"{self.base}/{self.topology}"
 
     @property
@@ -147,13 +147,13 @@ class Paths:
     def quarantine(self) -> str:
         """Parent of one node per txid that was committed empty.
 
-        Holds `ReplayRequests`; nothing before the first request.
+        Holds `ReplayRequests`; empty before the first request.
         """
         return f"{self.root}/quarantine"
 
     @property
     def drops(self) -> str:
-        """Holds `DropRequests`; not there before the first request."""
+        """Holds `DropRequests`; created with the first request."""
         return f"{self.root}/drops"
 
     @property
@@ -163,63 +163,63 @@ class Paths:
 
     @property
     def columns(self) -> str:
-        """Parent of one node per stream whose columns are known; not there before the first."""
+        """Parent of one node per stream whose columns are known; created with the first."""
         return f"{self.root}/columns"
 
     @property
     def row_replays(self) -> str:
-        """Parent of one node per stream of which rows were replayed; not there before the first."""
+        """Parent of one node per stream with replayed rows; created with the first."""
         return f"{self.root}/row_replays"
 
     @property
     def program(self) -> str:
-        """Holds a `ProgramRecord`; not there before the first leader that knows of it."""
+        """Holds a `ProgramRecord`; created by the first leader whose release writes it."""
         return f"{self.root}/program"
 
     @property
     def notices(self) -> str:
-        """Holds a `NoticesRecord`; not there before a spout has anything for the user."""
+        """Holds a `NoticesRecord`; created with the first notice."""
         return f"{self.root}/notices"
 
     @property
     def standbys(self) -> str:
-        """Parent of one ephemeral node per waiting process; not there before the first one."""
+        """Parent of one ephemeral node per waiting process; created with the first."""
         return f"{self.root}/standbys"
 
     def standby(self, token: str) -> str:
-        """Holds the `StandbyIdentity` of one process."""
+        """Return the path of one process's `StandbyIdentity`."""
         return f"{self.standbys}/{token}"
 
     def batch(self, txid: int) -> str:
-        """Holds the `BatchRecord` of one txid."""
+        """Return the path of one txid's `BatchRecord`."""
         return f"{self.batches}/{txid}"
 
     def quarantined(self, txid: int) -> str:
-        """Holds the `QuarantineRecord` of one txid."""
+        """Return the path of one txid's `QuarantineRecord`."""
         return f"{self.quarantine}/{txid}"
 
     def columns_of(self, stream: str) -> str:
-        """Holds the `ColumnsRecord` of one stream."""
+        """Return the path of one stream's `ColumnsRecord`."""
         return f"{self.columns}/{stream}"
 
     def row_replays_of(self, stream: str) -> str:
-        """Parent of the replays of one stream's rows."""
+        """Return the path of the parent of one stream's replays of rows."""
         return f"{self.row_replays}/{stream}"
 
     def row_replay(self, stream: str, number: int) -> str:
-        """Holds the `RowReplayRecord` of one replay."""
+        """Return the path of one replay's `RowReplayRecord`."""
         return f"{self.row_replays_of(stream)}/{number}"
 
     def part(self, name: str) -> str:
-        """Holds one part."""
+        """Return the path of one part."""
         return f"{self.parts}/{name}"
 
 
 def check_topology_name(name: str) -> str:
-    """`name`, if it can be one ZooKeeper path component.
+    """Return `name`, if it can be one ZooKeeper path component.
 
     Raises:
-        TopologyError: it is empty, too long, "." or "..", or has a character that cannot be there.
+        TopologyError: it is empty, too long, "." or "..", or has a forbidden character.
     """
     if (
         not name
@@ -237,10 +237,10 @@ def check_topology_name(name: str) -> str:
 
 
 def txid_of(name: str, parent: str) -> int:
-    """The txid that a child of `batches` or `quarantine` is named after.
+    """Return the txid in the name of a child of `batches` or `quarantine`.
 
     Raises:
-        ProgressUnreadableError: the name is no txid as this program writes them.
+        ProgressUnreadableError: the name is not a txid as this program writes it.
     """
     if not re.fullmatch("[1-9][0-9]*", name):
         raise ProgressUnreadableError(
@@ -251,26 +251,26 @@ def txid_of(name: str, parent: str) -> int:
 
 
 def encode(record: BaseModel, what: str) -> bytes:
-    """The JSON of a record, always with every field.
+    """Return the JSON of a record, always with every field.
 
     Args:
         record: one of the records of this module or of `txn.protocol.records`.
         what: names the record in an error, for example "START of txid 7".
 
     Raises:
-        BatchError: the metadata is not JSON (NaN counts as such), larger than `RECORD_LIMIT`, or
+        BatchError: the metadata is not JSON (NaN is not), larger than `RECORD_LIMIT`, or
             nested deeper than `DEPTH_LIMIT`.
     """
     fields = dict(record)
-    form = _form(fields.values())
+    form = _classify(fields.values())
     if form is _Form.DEEP:
         raise BatchError(
             f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists "
             "and dicts within each other. Flatten the spout's metadata_type.",
             number="TXN-418",
         )
-    data = _quickly(fields) if form is _Form.PLAIN else None
-    data = data or _thoroughly(fields, what)
+    data = _encode_plain(fields) if form is _Form.PLAIN else None
+    data = data or _encode_any(fields, what)
     if len(data) > RECORD_LIMIT:
         raise BatchError(
             f"The {what} has {len(data):,} bytes of JSON; ZooKeeper keeps everything in memory, "
@@ -281,24 +281,24 @@ def encode(record: BaseModel, what: str) -> bytes:
     return data
 
 
-def _quickly(fields: dict[str, Any]) -> bytes | None:
-    """The JSON of values of JSON's own types; None: there may be something that is none.
+def _encode_plain(fields: dict[str, Any]) -> bytes | None:
+    """Return the JSON of values of JSON's own types; None if some may be of another type.
 
-    Thousands of positions take an eighth of the time that Python's own encoder needs.
+    For thousands of positions it needs an eighth of the time of Python's own encoder.
     """
     try:
         data = to_json(fields)
-    except ValueError:  # half of a character
+    except ValueError:  # a lone surrogate
         return None
-    # It writes these where Python's encoder raises; they may stand in a text, too.
+    # It writes these where Python's encoder raises; they may also be part of a text.
     return None if b"NaN" in data or b"Infinity" in data else data
 
 
-def _thoroughly(fields: dict[str, Any], what: str) -> bytes:
-    """The JSON of any values that Python's encoder takes; raises for others, as `encode`."""
+def _encode_any(fields: dict[str, Any], what: str) -> bytes:
+    """Return the JSON of values that Python's encoder accepts; raises for others, as `encode`."""
     try:
         # Field by field, not `model_dump`, which copies thousands of positions first.
-        text = json.dumps(fields, default=_nested, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(fields, default=_fields_of, allow_nan=False, separators=(",", ":"))
         if "\\ud" in text:
             _check_characters(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
@@ -311,30 +311,30 @@ def _thoroughly(fields: dict[str, Any], what: str) -> bytes:
 
 
 def _check_characters(value: object) -> None:
-    """Raise ValueError for half of a character: no reader but Python's takes it.
+    """Raise ValueError for lone surrogates, which only Python's reader accepts.
 
-    It comes out of names of files that are not UTF-8.
+    They come from file names that are not UTF-8.
     """
     json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
 class _Form(Enum):
-    """What values are made of."""
+    """The kinds of values that a record may contain."""
 
     PLAIN = "JSON's own types, and nothing that only behaves like them"
     OTHER = "something else"
     DEEP = "nested deeper than `DEPTH_LIMIT`"
 
 
-def _form(values: Iterable[object]) -> _Form:
-    """Asks sets of types, not thousands of values."""
+def _classify(values: Iterable[object]) -> _Form:
+    """Classify values by their set of types, without a loop over thousands of values."""
     values, kinds = list(values), set[type]()
     for _ in range(DEPTH_LIMIT + 1):
-        here = set(map(type, values))
-        kinds |= here
-        if not any(issubclass(kind, _NESTING) for kind in here):
+        level_kinds = set(map(type, values))
+        kinds |= level_kinds
+        if not any(issubclass(kind, _NESTING) for kind in level_kinds):
             return _Form.PLAIN if kinds <= _PLAIN else _Form.OTHER
-        if here == {dict}:  # thousands of positions, mostly
+        if level_kinds == {dict}:  # thousands of positions, mostly
             dicts, lists = cast("list[dict[Any, Any]]", values), []
         else:
             dicts = [value for value in values if isinstance(value, dict)]
@@ -345,20 +345,20 @@ def _form(values: Iterable[object]) -> _Form:
     return _Form.DEEP
 
 
-def _nested(value: object) -> dict[str, Any]:
+def _fields_of(value: object) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def decode(model: type[R], data: bytes, path: str, advice: str = NEVER_GUESSED) -> R:
-    """The record that `data`, read from `path`, holds.
+    """Return the record in `data`, which was read from `path`.
 
     Args:
-        advice: what to do when it cannot be read.
+        advice: the way out if it cannot be read.
 
     Raises:
-        NewerFormatError: a later version.
+        NewerFormatError: it has a later version.
         ProgressUnreadableError: not JSON, no version, or a missing or unknown field.
     """
     raw = _json_object(data, path, advice)
@@ -383,30 +383,30 @@ def decode(model: type[R], data: bytes, path: str, advice: str = NEVER_GUESSED) 
 
 
 def decode_index(data: bytes, path: str) -> PartsIndex | None:
-    """The index of a record's parts, or None when the node holds the record itself.
+    """Return the index of a record's parts, or None if the node holds the record itself.
 
     Raises:
         ProgressUnreadableError: as `decode`; or it names more parts, more bytes, or other nodes
             than this program ever writes.
     """
-    # Records have no field "stem"; the cheap test spares a second parse of ordinary records.
+    # Records have no field "stem"; the cheap test saves a second parse of ordinary records.
     if b'"stem"' not in data[:200] or "stem" not in _json_object(data, path):
         return None
     return decode(PartsIndex, data, path)
 
 
 def split_parts(data: bytes, stem: str) -> tuple[bytes, dict[str, bytes]]:
-    """The content of the record's own node, and the parts (name -> bytes) to be written first.
+    """Return the content of the record's own node, and the parts (name -> bytes) to write first.
 
     Args:
         data: the encoded record.
         stem: unique for the record, the attempt and the leader; the content's digest is added, so
-            that a name never stands for two contents.
+            a name never has two contents.
     """
     if len(data) <= NODE_LIMIT:
         return data, {}
     digest = hashlib.sha256(data).hexdigest()
-    # The quickest level: each part is a write of its own, and syncs the server's disk.
+    # Level 1 is the fastest; fewer parts save writes, each of which syncs the server's disk.
     small = zlib.compress(data, 1)
     pieces = [small[i : i + NODE_LIMIT] for i in range(0, len(small), NODE_LIMIT)]
     index = PartsIndex(
@@ -420,10 +420,10 @@ def split_parts(data: bytes, stem: str) -> tuple[bytes, dict[str, bytes]]:
 
 
 def join_parts(index: PartsIndex, pieces: Sequence[bytes], path: str) -> bytes:
-    """The whole record.
+    """Return the whole record.
 
     Raises:
-        ProgressUnreadableError: the parts are not what the index was written for.
+        ProgressUnreadableError: the parts do not match the index.
     """
     data = b"".join(pieces)
     if index.compression == "zlib":
@@ -437,7 +437,7 @@ def join_parts(index: PartsIndex, pieces: Sequence[bytes], path: str) -> bytes:
 
 
 def require(node: N | None, path: str) -> N:
-    """`node`, which the topology cannot be without.
+    """Return `node`, which every topology has.
 
     Raises:
         ProgressUnreadableError: it is None.
@@ -462,15 +462,15 @@ def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[st
         raise _unreadable(path, "does not hold JSON", advice) from None
     if not isinstance(raw, dict):
         raise _unreadable(path, "does not hold a JSON object", advice)
-    if _form(raw.values()) is _Form.DEEP:
-        said = f"has more than {DEPTH_LIMIT} lists and dicts within each other"
-        raise _unreadable(path, said, advice)
+    if _classify(raw.values()) is _Form.DEEP:
+        problem = f"has more than {DEPTH_LIMIT} lists and dicts within each other"
+        raise _unreadable(path, problem, advice)
     return raw
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")  # NaN and the infinities: we never write them
+    raise ValueError(f"{name} is not JSON")  # NaN and infinities, which we never write
 
 
-def _unreadable(path: str, what: str, advice: str = NEVER_GUESSED) -> ProgressUnreadableError:
-    return ProgressUnreadableError(f"ZooKeeper node '{path}' {what}. {advice}")
+def _unreadable(path: str, problem: str, advice: str = NEVER_GUESSED) -> ProgressUnreadableError:
+    return ProgressUnreadableError(f"ZooKeeper node '{path}' {problem}. {advice}")
