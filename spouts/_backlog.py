@@ -1,4 +1,4 @@
-"""Files that a `FileSpout` has found and put into no batch yet, in reading order."""
+"""The files that a `FileSpout` has listed and put into no batch yet, in reading order."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Backlog"]
 _SIZED = 10_000
 """Most files whose sizes are looked up for `lag`."""
 _FRESH_SECS = 10.0
-"""So long a file counts as it was listed. Later it is looked at again, since somebody may have
-replaced a file that nobody had planned yet."""
+"""Seconds for which a listed size and time are used. Later they are read again: somebody may have
+replaced the file before it was planned."""
 
 
 class Backlog:
-    """Only the planner changes it; another thread may ask for `lag`.
+    """The files for the next batches. Only the planner changes it; any thread may ask for `lag`.
 
     Args:
-        most: names of one look that are kept.
+        most: most names of one poll to keep.
     """
 
     def __init__(self, listing: Listing, most: int) -> None:
@@ -32,9 +32,9 @@ class Backlog:
         self._most = most
         self._names: deque[str] = deque()
         self._beyond = 0
-        """Files that were listed and are not kept."""
+        """The number of listed files that are not kept."""
         self._stats: dict[str, FileStat] = {}
-        """Of those that are kept: remotely as they were listed, locally as far as asked."""
+        """Stats of kept files: remotely as they were listed, locally as far as asked."""
         self._listed_at = float("-inf")
 
     def clear(self) -> None:
@@ -42,16 +42,16 @@ class Backlog:
         self._names.clear()
         self._beyond = 0
 
-    def fill(self, look: Look) -> None:
-        """Keep what a look has found, in the place of what was there."""
-        self._names = deque(islice(look.unseen, self._most))
-        beyond = len(look.unseen) - len(self._names)
-        # What a look saw before it was cut is part of what an earlier one counted.
-        self._beyond = max(beyond, self._beyond - len(self._names)) if look.is_cut else beyond
-        self._stats, self._listed_at = look.stats, time.monotonic()
+    def fill(self, poll: Look) -> None:
+        """Replace the backlog by the files of a poll."""
+        self._names = deque(islice(poll.unseen, self._most))
+        beyond = len(poll.unseen) - len(self._names)
+        # The files of a poll that was cut short are among those that an earlier one counted.
+        self._beyond = max(beyond, self._beyond - len(self._names)) if poll.is_cut else beyond
+        self._stats, self._listed_at = poll.stats, time.monotonic()
 
     def take(self, most: int) -> list[tuple[str, FileStat]]:
-        """Take so many files at most; names that are not files are dropped.
+        """Take at most so many files; drops names that are not files.
 
         Raises:
             OSError: the storage does not answer; some names are taken from the backlog.
@@ -60,9 +60,9 @@ class Backlog:
         while self._names and len(files) < most:
             count = min(len(self._names), most - len(files))
             names = [self._names.popleft() for _ in range(count)]
-            found = zip(names, self._stats_of(names), strict=True)
-            # Without folders, and without what is gone since the listing.
-            files += [(name, stat) for name, stat in found if stat is not None]
+            stats = zip(names, self._stats_of(names), strict=True)
+            # Without folders, and without files that are gone since the listing.
+            files += [(name, stat) for name, stat in stats if stat is not None]
         return files
 
     def give_back(self, files: Sequence[tuple[str, FileStat]]) -> None:
@@ -70,16 +70,16 @@ class Backlog:
         self._names.extendleft(name for name, _ in reversed(files))
 
     def _stats_of(self, names: Sequence[str]) -> Sequence[FileStat | None]:
-        """As the listing had them, if that is no longer ago than looking at them would be wrong."""
+        """Return the stats of the listing while they are fresh, otherwise read them again."""
         listed = [self._stats.pop(name, None) for name in names]
         is_fresh = time.monotonic() - self._listed_at < _FRESH_SECS
-        # An empty object may stand for a folder, which a listing does not tell.
+        # An empty object may stand for a folder: a listing does not show the difference.
         if self._listing.remote and is_fresh and all(one and one.size for one in listed):
             return listed
         return self._listing.stats(names)
 
     def lag(self) -> Lag:
-        """How many files there are, and their bytes, unless there are too many to look at.
+        """Return the number of files, and their bytes unless there are too many files.
 
         Raises:
             OSError: the storage does not answer.

@@ -1,4 +1,4 @@
-"""`bad_rows=`: what becomes of records that do not parse, in every spout that parses any."""
+"""`bad_rows=`: the fate of records that do not parse, for every spout that parses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["PARSED", "OnBadRows", "marks", "marks_of", "permissive", "with_text"
 OnBadRows = Literal["fail", "drop", "set_aside"]
 
 PARSED = ("csv", "json")
-"""Formats of records that have columns, and may not parse."""
+"""Formats whose records have columns and may fail to parse."""
 
 
 def marks_of(
-    whose: str,
+    spout: str,
     bad_rows: str,
     form: str | None,
     options: Mapping[str, Any],
@@ -29,36 +29,38 @@ def marks_of(
     beside: int = 0,
     of_files: bool = False,
 ) -> Unparsed | None:
-    """How a spout marks records that do not parse; None: they fail the batch.
+    """Return the marks for records that do not parse; None: they fail the batch.
 
     Args:
-        whose: the spout, for messages.
-        form: of the records, such as "csv".
-        options: of Spark's reader, as the user gives them.
-        position: name of the column with the place of every record.
+        spout: the spout's name, for messages.
+        form: the format of the records, such as "csv".
+        options: the user's options for Spark's reader.
+        position: name of the column with the place of each record.
         beside: as `Unparsed.beside`.
-        of_files: a whole file may not be readable, whatever its format.
+        of_files: True if a whole file may be unreadable, whatever its format.
 
     Raises:
         TopologyError: an unknown fate, a format without parsing, or Spark's options for the same.
     """
     if bad_rows not in get_args(OnBadRows):
         raise TopologyError(
-            f"{whose}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
+            f"{spout}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
             number="TXN-415",
         )
     if bad_rows == "fail":
         return None
     if form is None or (form not in PARSED and not of_files):
         raise TopologyError(
-            f"{whose}: bad_rows={bad_rows!r} needs records that may not parse, such as those of "
+            f"{spout}: bad_rows={bad_rows!r} needs records that may not parse, such as those of "
             f"{' or '.join(PARSED)}, not of {form or 'bytes'}. Leave bad_rows out.",
             number="TXN-415",
         )
-    given = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
-    if given:
+    conflicting = [
+        name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")
+    ]
+    if conflicting:
         raise TopologyError(
-            f"{whose} is given both bad_rows={bad_rows!r} and {given[0]}=, which say "
+            f"{spout} is given both bad_rows={bad_rows!r} and {conflicting[0]}=, which say "
             "different things about records that do not parse. Leave one of them out.",
             number="TXN-415",
         )
@@ -68,26 +70,26 @@ def marks_of(
 
 
 def permissive(text: str) -> dict[str, str]:
-    """Spark's options for parsing that puts a record which does not parse into column `text`."""
+    """Return Spark's options that put a record which does not parse into column `text`."""
     return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": text}
 
 
 def marks(unparsed: Unparsed | None) -> tuple[str, ...]:
-    """The columns by which a spout marks its records."""
+    """Return the columns in which a spout marks its records."""
     return () if unparsed is None else unparsed.columns
 
 
 def with_text(schema: StructType, *names: str) -> StructType:
-    """A schema with further columns of text.
+    """Add columns of text to a schema.
 
     Raises:
         TopologyError: it has a column of that name.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    own = {name.lower() for name in schema.fieldNames()}
+    taken = {name.lower() for name in schema.fieldNames()}
     for name in names:
-        if name in own:
+        if name in taken:
             raise TopologyError(
                 f"A schema of a spout with bad_rows cannot have a column '{name}': the spout marks "
                 "records that do not parse by it. Rename the column, or leave bad_rows out.",

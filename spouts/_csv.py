@@ -1,7 +1,7 @@
 """CSV as RFC 4180 defines it: where a record ends.
 
-Spark cuts a file into lines before it knows of quotes. It takes half of a quoted field for a whole
-one, in every mode, and skips lines of blanks. So the text is held against patterns first.
+Spark cuts a file into lines before it parses quotes. It takes half of a quoted field for a whole
+one, in every mode, and skips lines of blanks. So the text is matched with patterns first.
 """
 
 from __future__ import annotations
@@ -21,60 +21,62 @@ __all__ = ["Dialect", "reader_options"]
 
 
 def reader_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults that follow RFC 4180: a quote within quotes is doubled (Spark escapes it).
+    """Return defaults that follow RFC 4180: a quote within quotes is doubled (Spark escapes it).
 
     Args:
-        options: what the user gives; upper and lower case of names are one.
+        options: the user's options; upper and lower case of names are one.
     """
-    given = lowered(options)
-    return {} if "escape" in given else {"escape": str(given.get("quote", '"'))}
+    by_name = lowered(options)
+    return {} if "escape" in by_name else {"escape": str(by_name.get("quote", '"'))}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How CSV is written."""
+    """A dialect of CSV."""
 
     sep: str
     quote: str
     """Empty: nothing is quoted."""
     escape: str
-    """Stands before a quote that is a part of a value."""
+    """The character before a quote that is part of a value."""
     before_escape: str
-    """Stands before an escape character that means itself."""
+    """The character before an escape character that means itself."""
     comment: str
     line_end: str
     """Empty: CRLF, LF and CR."""
     skips_blanks: bool
-    """Blanks before a field are left out."""
+    """True: blanks before a field are left out."""
     ends_at_sep: bool
-    """Whether text behind a closing quote belongs to no quotes, up to the next separator."""
+    """True: text after a closing quote is unquoted up to the next separator."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Dialect:
-        """The dialect that options of Spark's reader mean, over our defaults."""
-        given = {name: str(value) for name, value in lowered(options).items()}
-        quote = given.get("quote", '"').replace("\0", "")
-        escape = given.get("escape", quote).replace("\0", "")
-        handling = given.get("unescapedquotehandling", "").upper()
+        """Return the dialect of options for Spark's reader, over the spout's defaults."""
+        by_name = {name: str(value) for name, value in lowered(options).items()}
+        quote = by_name.get("quote", '"').replace("\0", "")
+        escape = by_name.get("escape", quote).replace("\0", "")
+        handling = by_name.get("unescapedquotehandling", "").upper()
         return cls(
             # Spark takes the two characters of `\t` for a tab.
-            sep=given.get("sep", given.get("delimiter", ",")).replace("\\t", "\t"),
+            sep=by_name.get("sep", by_name.get("delimiter", ",")).replace("\\t", "\t"),
             quote=quote,
             escape=escape,
-            before_escape=given.get("chartoescapequoteescaping", "" if escape == quote else escape),
-            comment=given.get("comment", ""),
-            line_end=given.get("linesep", ""),
+            before_escape=by_name.get(
+                "chartoescapequoteescaping", "" if escape == quote else escape
+            ),
+            comment=by_name.get("comment", ""),
+            line_end=by_name.get("linesep", ""),
             skips_blanks=is_set(options, "ignoreleadingwhitespace"),
             ends_at_sep=handling != "STOP_AT_CLOSING_QUOTE",
         )
 
     @property
     def line_ends(self) -> str:
-        """A pattern of what may end a line."""
+        """A pattern for the end of a line."""
         return re.escape(self.line_end) or r"\r\n|\n|\r"
 
     def fields(self, line: str) -> list[str]:
-        """The fields of a line, but for what only Spark takes apart."""
+        """Split a line into fields, except in dialects that only Spark can split."""
         if len(self.sep) != 1 or len(self.quote) != 1:
             return line.split(self.sep)
         escape = None if self.escape == self.quote else self.escape or None
@@ -82,14 +84,14 @@ class Dialect:
         return next(reader, [])
 
     def is_plain(self, text: str) -> bool:
-        """Whether a quick look sees that `is_by_line` is true of a file."""
+        """Return True if a quick check proves `is_by_line` of a file's text."""
         if len(self.sep) != 1 or not self.sep.strip() or self.line_end or "\0" in text:
             return False
         if not self.quote or self.escape != self.quote:
             return not self.quote or self.quote not in text
         parts = f"\n{text}\n".split(self.quote)
         outside, inside, ends = parts[::2], parts[1::2], (self.sep, "\r", "\n")
-        # An empty part outside of quotes is a quote that is doubled.
+        # An empty part outside of quotes is a doubled quote.
         return (
             len(outside) > len(inside)
             and all(not part or (part[0] in ends and part[-1] in ends) for part in outside)
@@ -97,24 +99,24 @@ class Dialect:
         )
 
     def is_by_line(self, text: Column) -> Column:
-        """Whether each line of a text is one record, also to Spark."""
+        """Return True for a text whose every line is one record, also to Spark."""
         from pyspark.sql import functions as sf
 
         fine = sf.lit(True)
         if self.quote:
             ends = self.line_ends
             fine = ~sf.contains(text, sf.lit(self.quote))
-            for pattern in (self._tidy(ends), self._file(ends)):  # the quick one first
+            for pattern in (self._tidy(ends), self._file(ends)):  # the quicker pattern first
                 fine |= text.rlike(pattern)
         fine &= ~_has_nul(text)
         if not self.sep.strip():
-            # Spark passes over a line of separators that are blanks: a record of NULLs.
+            # Spark skips a line of separators that are blanks: a record of NULLs.
             blank = rf"(?=[^{self._nl}]*{self._sep})[\x00-\x20&&[^{self._nl}]]++"
             fine &= ~text.rlike(f"(?<![^{self._nl}]){blank}(?![^{self._nl}])")
         return fine
 
     def is_record(self, text: Column) -> Column:
-        """Whether a text is one record, with every field closed."""
+        """Return True for a text that is one record with every field closed."""
         if not self.quote:
             return ~text.rlike(f"[{self._nl}\\x00]")
         plain = ~text.rlike(f"[{self._nl}{self._quote}]")
@@ -122,29 +124,29 @@ class Dialect:
         return whole & ~_has_nul(text)
 
     def line_end_of(self, text: Column) -> Column:
-        """The one line end behind every record of a file; NULL: they differ, or a field is open."""
+        """Return the line end of all records of a file; NULL: they differ, or a field is open."""
         from pyspark.sql import functions as sf
 
-        found = sf.lit(None).cast("string")
+        line_end = sf.lit(None).cast("string")
         for end in [self.line_end] if self.line_end else ["\r", "\r\n", "\n"]:
             pattern = self._file(re.escape(end), several_lines=True)
-            found = sf.when(text.rlike(pattern), sf.lit(end)).otherwise(found)
-        return sf.when(~_has_nul(text), found)
+            line_end = sf.when(text.rlike(pattern), sf.lit(end)).otherwise(line_end)
+        return sf.when(~_has_nul(text), line_end)
 
     def _tidy(self, end: str) -> str:
-        """A pattern of a whole file in which quotes are only where RFC 4180 has them."""
+        """Return a pattern for a whole file with quotes only where RFC 4180 allows them."""
         outside = f"[^{self._quote}]*+"
         before, behind = rf"(?<=\A|{self._sep}|{end})", rf"(?={self._sep}|{end}|\z)"
         field = f"{self._quote}{self._body(end)}{self._quote}"
         return rf"\A(?:{outside}{before}{field}{behind})*+{outside}\z"
 
     def _file(self, end: str, *, several_lines: bool = False) -> str:
-        """A pattern of a whole file. Every loop is possessive: Java would recurse otherwise.
+        """Return a pattern for a whole file. All loops are possessive, or Java would recurse.
 
         Args:
-            end: a pattern of what ends a record.
-            several_lines: a quoted field may go over several. No text may stand behind such a one:
-                the quote that closes it may have been meant to open another.
+            end: a pattern for the end of a record.
+            several_lines: a quoted field may have several lines. No text may follow such a field:
+                its closing quote may have been meant to open another.
         """
         plain = f"[^{self._sep}{self._nl}]"
         if len(self.sep) > 1:
@@ -154,11 +156,11 @@ class Dialect:
             closed = rf"{self._blanks}(?={self._sep}|{end}|\z)"
             inner, behind = self._body(end), f"(?!{self._quote})"
             if self.ends_at_sep and self.escape:
-                # Spark loses an escape if text stands behind the closing quote as well.
+                # Spark loses an escape if text follows the closing quote as well.
                 inner = f"[^{self._quote}{re.escape(self.escape)}{self._nl}]*+"
             if len(self.sep) > 1:
-                # Then it also doubles a quote at the end of what it is given, and loses those of
-                # a field behind which a part of a separator stands.
+                # Then it also doubles a quote at the end of its input, and loses the quotes of a
+                # field that is followed by a part of a separator.
                 last = r"\z" if several_lines else rf"(?:{end}|\z)"
                 field += rf"(?!(?<={self._quote}){last})"
                 behind += f"(?!{self._blanks}{re.escape(self.sep[0])})"
@@ -178,7 +180,7 @@ class Dialect:
         return rf"\A\ufeff?+(?:{record}(?:{end}))*+{record}\z"
 
     def _body(self, end: str, *, several_lines: bool = False) -> str:
-        """A pattern of what is between two quotes."""
+        """Return a pattern for the text between two quotes."""
         inner = f"[^{self._quote}{'' if several_lines else self._nl}]"
         escape, before = re.escape(self.escape), re.escape(self.before_escape)
         parts = [f"{before}{escape}"] if before and escape else []
@@ -207,7 +209,7 @@ class Dialect:
 
 
 def _has_nul(text: Column) -> Column:
-    """Whether a text has a NUL, of which Spark's parser loses some: it means "no character"."""
+    """Return True for a text with a NUL: Spark's parser loses some, as it means "no character"."""
     from pyspark.sql import functions as sf
 
     return sf.contains(text, sf.lit("\0"))

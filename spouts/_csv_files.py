@@ -1,4 +1,4 @@
-"""The records of CSV files: by line where that is right, over line ends where quotes say so."""
+"""Read CSV files: by line where that is correct, across line ends where fields are quoted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["CsvFiles"]
 _BY_LINE = ""
 _UTF8 = ("UTF-8", "UTF8")
 _DECODED = ("ISO-8859-1", "US-ASCII")
-"""Encodings besides UTF that Spark's `decode` knows."""
+"""Encodings besides UTF that Spark's `decode` accepts."""
 _HERE = 2**23
-"""Most bytes of a batch that are looked at here: a job of Spark takes longer."""
+"""Most bytes of a batch that are checked here: a Spark job takes longer."""
 _SMALL, _LARGEST = 2**26, 2**30
-"""Bytes of a file that Spark looks at as a whole at once; and of one that it does so at all."""
+"""Most bytes of a file that Spark checks as a whole at once; and that it checks at all."""
 _SHOWN = 3
 """Most files that an error names."""
 
@@ -38,38 +38,38 @@ _SHOWN = 3
 class CsvFiles:
     """Reads the files of a batch.
 
-    How a file is read depends on its content alone, so a replay reads the same rows.
+    The way to read a file depends on its content alone, so a replay reads the same rows.
 
     Args:
-        tell_replaced: takes the names of files with bytes that are not UTF-8.
+        tell_replaced: called with the names of files that have bytes that are not UTF-8.
     """
 
     def __init__(self, files: SourceFiles, tell_replaced: Callable[[Sequence[str]], None]) -> None:
         """See the class."""
         self._files, self._tell_replaced = files, tell_replaced
-        self._whose, self._listing, self._unparsed = files.whose, files.listing, files.unparsed
+        self._spout, self._listing, self._unparsed = files.spout, files.listing, files.unparsed
         self._dialect = Dialect.of(files.options)
         self._encoding = files.encoding or "UTF-8"
         how = ("multiline", "linesep")
         self._options = {n: v for n, v in files.reading.items() if n.lower() not in how}
         is_near = not files.listing.remote and not files.own_codec
         self._looks_here = is_near and self._encoding in _UTF8
-        """Whether a file may be looked at without Spark."""
+        """True if files may be checked without Spark."""
 
     def rows(
         self, spark: SparkSession, sizes: Mapping[str, int], schema: StructType, attempt: object
     ) -> DataFrame:
-        """The rows of files, with the marks of those that do not parse.
+        """Return the rows of files, with the marks of those that do not parse.
 
         Args:
             sizes: name of each file -> its bytes.
             attempt: for messages.
 
         Raises:
-            BatchError: nobody can say where the records of a file end, and bad ones fail the batch;
-                or the file is too large to find out; or a header has other names than the schema.
+            BatchError: the records of a file have no clear end, and bad ones fail the batch; or the
+                file is too large to check; or a header has other names than the schema.
         """
-        options = self._for_headers(spark, [*sizes], schema, attempt)
+        options = self._options_for_headers(spark, [*sizes], schema, attempt)
         by_uri = {self._listing.uri(name): size for name, size in sizes.items()}
         left = by_uri
         if self._looks_here and sum(sizes.values()) <= _HERE:
@@ -90,29 +90,29 @@ class CsvFiles:
 
     # --- headers -----------------------------------------------------------------------------
 
-    def _for_headers(
+    def _options_for_headers(
         self, spark: SparkSession, names: Sequence[str], schema: StructType, attempt: object
     ) -> dict[str, Any]:
-        """The options, in which Spark need not compare headers that were compared here.
+        """Compare headers here if Spark would refuse them wrongly. Returns options for reading.
 
         A header may lack a name, or have one twice: pandas writes its index without a name. Spark's
-        inference makes names up for these (`_c0`; `a0` and `a2` for two columns `a`), but its
-        reader refuses the header when it compares it with them.
+        inference invents names for these (`_c0`; `a0` and `a2` for two columns `a`), but its reader
+        compares the header with the invented names and refuses it.
         """
-        known = _lower(schema.fieldNames())
+        schema_names = _lower(schema.fieldNames())
         insists = self._files.are("header") and not self._files.are("enforceschema")
-        if not insists or not _may_be_made_up(known):
+        if not insists or not _may_be_made_up(schema_names):
             return self._options
         reader = spark.read.format("csv").options(**self._files.reading)
         reader = reader.option("inferSchema", False).option("enforceSchema", True)
         for name in names:
-            if _lower(header_of(self._files, name)) == known:
+            if _lower(header_of(self._files, name)) == schema_names:
                 continue
-            found = reader.load(literal(self._listing.uri(name))).columns
-            if found and _lower(found) != known:
+            header = reader.load(literal(self._listing.uri(name))).columns
+            if header and _lower(header) != schema_names:
                 raise BatchError(
-                    f"{self._whose}: the CSV header of {name}, read for {attempt}, does not "
-                    f"conform to the schema: it has {', '.join(found)}, and the schema "
+                    f"{self._spout}: the CSV header of {name}, read for {attempt}, does not "
+                    f"conform to the schema: it has {', '.join(header)}, and the schema "
                     f"{', '.join(schema.fieldNames())}. Give the spout a schema with the header's "
                     "names; or put a file with the right columns beside it under a new name, and "
                     "let this batch pass (on_exhausted='quarantine').",
@@ -124,7 +124,7 @@ class CsvFiles:
     # --- how a file is read ------------------------------------------------------------------
 
     def _fits(self, name: str) -> bool:
-        """Whether a look at a file without Spark finds it to be UTF-8 that is read by line."""
+        """Return True if a file, read without Spark, is UTF-8 that can be read by line."""
         if name.endswith(PACKED):
             return False
         try:
@@ -136,9 +136,9 @@ class CsvFiles:
     def _ends(
         self, spark: SparkSession, sizes: Mapping[str, int], attempt: object
     ) -> dict[str, str | None]:
-        """URI of each file that is not read by line -> the line end behind its records, if known.
+        """Return URI -> line end of records, if known, for files that cannot be read by line.
 
-        A large file is looked at line by line first, in parallel; then, if need be, as a whole.
+        Checks a large file line by line first, in parallel; then, if needed, as a whole.
         """
         from pyspark.sql import functions as sf
 
@@ -154,14 +154,14 @@ class CsvFiles:
         whole = whole if self._is_wide else lines.otherwise(whole)
         ends, more = self._seen(spark, [*small, *odd], whole, whole=True)
         if replaced | more:
-            told = [unquote(plain(uri)) for uri in sizes if uri in replaced | more]
-            self._tell_replaced(told)
+            names = [unquote(plain(uri)) for uri in sizes if uri in replaced | more]
+            self._tell_replaced(names)
         return ends
 
     def _seen(
         self, spark: SparkSession, uris: Sequence[str], end: Column, *, whole: bool
     ) -> tuple[dict[str, str | None], set[str]]:
-        """URI -> end of each file that is not read by line; those with bytes that are not UTF-8."""
+        """Return URI -> line end of files not read by line, and URIs of files not in UTF-8."""
         from pyspark.sql import functions as sf
 
         if not uris:
@@ -172,13 +172,13 @@ class CsvFiles:
         seen = seen.where(sf.col("end").isNull() | (sf.col("end") != _BY_LINE) | ~sf.col("valid"))
         names = {plain(uri): uri for uri in uris}
         rows = (seen if whole else seen.distinct()).collect()
-        found = [(names[plain(unquote(row.path))], row.end, row.valid) for row in rows]
-        ends = {uri: end for uri, end, _ in found if end != _BY_LINE}
-        return ends, {uri for uri, _, is_valid in found if not is_valid}
+        results = [(names[plain(unquote(row.path))], row.end, row.valid) for row in rows]
+        ends = {uri: end for uri, end, _ in results if end != _BY_LINE}
+        return ends, {uri for uri, _, is_valid in results if not is_valid}
 
     @property
     def _is_wide(self) -> bool:
-        """Spark's reader of lines takes any byte 10 for an end of a line."""
+        """True for UTF-16 and UTF-32: Spark's reader of lines takes any byte 10 for a line end."""
         return self._encoding.startswith(("UTF-16", "UTF-32"))
 
     def _texts(self, spark: SparkSession, uris: Sequence[str], *, whole: bool) -> DataFrame:
@@ -211,17 +211,17 @@ class CsvFiles:
         if end or self._dialect.line_end:
             options["lineSep"] = end or self._dialect.line_end
         rows = spark.read.format("csv").schema(read).options(**options)
-        found = rows.load([literal(uri) for uri in uris])
+        loaded = rows.load([literal(uri) for uri in uris])
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
-        columns = [found[quoted(name)] for name in read.fieldNames()]
+        columns = [loaded[quoted(name)] for name in read.fieldNames()]
         if mark is not None:
-            columns.append(found["_metadata.file_path"].alias(mark.position))
-        # Spark parses only columns that are used, so that others would not make a record bad.
+            columns.append(loaded["_metadata.file_path"].alias(mark.position))
+        # Spark parses only the columns that are used: all are, so that each can make a record bad.
         used = " + ".join(f"int({quoted(name)} IS NULL)" for name in schema.fieldNames())
-        return found.where(f"{used} >= 0").select(*columns)
+        return loaded.where(f"{used} >= 0").select(*columns)
 
     def _lines(self, spark: SparkSession, uris: Sequence[str], schema: StructType) -> DataFrame:
-        """Every line of files as a record that does not parse, but for the schema's header."""
+        """Return every line except the schema's header as a record that does not parse."""
         from pyspark.sql import functions as sf
 
         mark, dialect = self._unparsed, self._dialect
@@ -245,7 +245,7 @@ class CsvFiles:
             lines = sf.when(first == names, rest).otherwise(lines)
         rows = files.select("path", sf.explode(lines).alias("line"))
         return rows.select(
-            *[sf.lit(None).cast(each.dataType).alias(each.name) for each in schema],
+            *[sf.lit(None).cast(field.dataType).alias(field.name) for field in schema],
             rows["line"].alias(mark.text),
             rows["path"].alias(mark.position),
         )
@@ -254,7 +254,7 @@ class CsvFiles:
 
     def _unclear(self, uris: Sequence[str], attempt: object) -> BatchError:
         return BatchError(
-            f"{self._whose} cannot tell where the records end in {_shown(uris)}, for {attempt}: a "
+            f"{self._spout} cannot tell where the records end in {_shown(uris)}, for {attempt}: a "
             "quoted field is not closed, line ends of several kinds stand around fields of several "
             "lines, or there are NULs (as in files of UTF-16: say encoding='UTF-16'). Nothing of "
             "the batch is stored. If quotes are plain text in such files, say quote=''; if a "
@@ -265,7 +265,7 @@ class CsvFiles:
 
     def _too_large(self, uris: Sequence[str], attempt: object) -> BatchError:
         return BatchError(
-            f"{self._whose} cannot read {_shown(uris)} for {attempt}: a quoted field goes over "
+            f"{self._spout} cannot read {_shown(uris)} for {attempt}: a quoted field goes over "
             f"several lines, or the text is {self._encoding}, so the file is looked at as a whole, "
             f"and it is larger than {_LARGEST >> 30} GiB (compressed: {_LARGEST >> 23} MiB). "
             "Nothing of the batch is stored. Split the file into smaller ones under new names, "
@@ -284,6 +284,6 @@ def _lower(names: Sequence[str]) -> list[str]:
 
 
 def _may_be_made_up(names: Sequence[str]) -> bool:
-    """Whether a name may stand for none, or several for one that is there twice."""
+    """Return True if Spark may have invented some of these names."""
     numbered = [name.removesuffix(str(i)) for i, name in enumerate(names) if name.endswith(str(i))]
     return "_c" in numbered or any(count > 1 for count in Counter(numbered).values())

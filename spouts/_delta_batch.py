@@ -1,4 +1,4 @@
-"""The metadata of a `DeltaSpout`: which versions of which table a txid reads. It is durable."""
+"""The metadata of a `DeltaSpout`: the table and the versions that a txid reads. It is durable."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class DeltaVersion(BaseModel):
 
     version: int = Field(ge=0)
     files: int = Field(ge=0)
-    """How many files have its rows; 0 when changes are read."""
+    """The number of files with its rows; 0 if changes are read."""
     size: int = Field(ge=0)
     """Bytes of these files together."""
     rows: int | None
-    """Their rows; None if the log has no statistics, or changes are read."""
+    """Their rows; None if the log has no statistics or changes are read."""
     below: int | None = None
     """Files of this and later txids of the writing topology were replaced and are left out."""
 
 
 class DeltaBatch(BaseModel):
-    """Metadata of one txid: which versions of which table, read with which columns."""
+    """Metadata of one txid: the table, its versions and the columns to read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -39,14 +39,14 @@ class DeltaBatch(BaseModel):
     versions: tuple[DeltaVersion, ...] = Field(strict=False)
     """The versions with something to read; those between them had no rows."""
     passed: int = Field(default=0, ge=0)
-    """How many further ones it takes, without rows; an earlier release did not say."""
+    """The number of further versions taken, without rows; 0 in records of earlier releases."""
     source_txid: int = Field(ge=0)
     """The newest committed txid of the writing topology, according to the log up to
     `last_version`; 0 if none. No later version may publish it again."""
     read_schema: str
     """JSON of the columns of the table."""
     changes: bool
-    """Whether the change data feed is read."""
+    """True if the change data feed is read."""
 
     @field_validator("read_schema")
     @classmethod
@@ -55,7 +55,7 @@ class DeltaBatch(BaseModel):
 
 
 def sum_of_known(counts: Iterable[int | None]) -> int | None:
-    """The sum; None if one of them is not known."""
-    given = list(counts)
-    known = [count for count in given if count is not None]
-    return sum(known) if len(known) == len(given) else None
+    """Return the sum; None if one of the counts is unknown."""
+    all_counts = list(counts)
+    known_counts = [count for count in all_counts if count is not None]
+    return sum(known_counts) if len(known_counts) == len(all_counts) else None

@@ -1,4 +1,4 @@
-"""The log of a Delta table that is read as a source: which files are new, up to which txid."""
+"""Read the log of a Delta table that is a source: its new files, and their txids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow"]
 
 _CACHED_VERSIONS = 1000
 _WRITING_SECS = 1.0
-"""A writer that is not atomic may be at the end of the log: it is looked at twice."""
+"""Pause before a second read: a writer that is not atomic may be at the end of the log."""
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
@@ -39,10 +39,10 @@ class AddedFile:
     """None where the log has no statistics."""
     partition: tuple[tuple[str, str | None], ...]
     txids: tuple[int, int] | None
-    """Least and greatest `txid` of its rows; None where the log does not say."""
+    """Least and greatest `txid` of its rows; None if the log has no statistics of it."""
     has_deletion_vector: bool
     is_elsewhere: bool = False
-    """Whether it lies outside of the table's folder, as in a shallow clone."""
+    """True if it is outside of the table's folder, as in a shallow clone."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class SourceVersion:
     operation: str
     adds: tuple[AddedFile, ...]
     takes_rows: bool
-    """Whether rows that were there before left or were rewritten."""
+    """True if existing rows were removed or rewritten."""
     metadata: Mapping[str, Any] | None
     """The `metaData` action, if any: id, schemaString, configuration."""
     publication: tuple[int, int] | None
     """First and last txid, of a topology's publication."""
     settled: int
-    """Every txid up to this one is final; 0 where the version does not say."""
+    """Every txid up to this one is final; 0: the version has no such mark."""
 
     @classmethod
     def of(cls, commit: Commit) -> SourceVersion:
-        """The fields of a version that a spout needs."""
-        held = commit.publication
+        """Return the fields of a version that a spout needs."""
+        publication = commit.publication
         brought, taken = commit.changed
         return cls(
             version=commit.version,
@@ -72,23 +72,25 @@ class SourceVersion:
             adds=tuple(_added(add, commit) for add in commit.adds if add.path in brought),
             takes_rows=bool(taken),
             metadata=commit.metadata,
-            publication=None if held is None else (held.first_txid, held.last_txid),
+            publication=None
+            if publication is None
+            else (publication.first_txid, publication.last_txid),
             settled=commit.settled_txid,
         )
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows came or went."""
+        """True if rows were added or removed."""
         return self.takes_rows or bool(self.adds)
 
     def files(self, below: int | None = None) -> tuple[AddedFile, ...]:
-        """The files with rows that are new in this version.
+        """Return the files with rows that are new in this version.
 
         A topology's publication may also hold rows of older txids, written again because OPTIMIZE
-        had mixed them with a dead attempt's: those came with the version of their own txid.
+        had mixed them with a dead attempt's rows: they were new in the version of their own txid.
 
         Args:
-            below: files of this and later txids are left out: they were replaced since.
+            below: leave out files of this and later txids, which were replaced since.
         """
         if self.publication is None:
             return self.adds
@@ -126,7 +128,7 @@ class SourceLog:
         self._table_id: str | None = None
 
     def load(self) -> TableNow | None:
-        """The table as it is now; None when there is none.
+        """Load the newest version of the table; None: there is no table.
 
         Raises:
             OSError, StorageUnavailableError: the storage does not answer.
@@ -156,7 +158,7 @@ class SourceLog:
         )
 
     def _damaged(self, error: DeltaError) -> SourceChangedError:
-        """Names the newest of its files that is none, if it is a commit file."""
+        """Return the error with the newest damaged file of the log, if it is a commit file."""
         place = ""
         for path, _ in sorted(self._storage.files("_delta_log"), reverse=True):
             if (commit := _COMMIT.fullmatch(path)) is None:
@@ -167,20 +169,20 @@ class SourceLog:
                 place = f" ({path})"
                 break
         table = f"Source table {self._storage.location}"
-        told = damaged(table, error, "Waiting does not help.", place)
-        return SourceChangedError(f"{told} Then start the topology again.", number="TXN-315")
+        message = damaged(table, error, "Waiting does not help.", place)
+        return SourceChangedError(f"{message} Then start the topology again.", number="TXN-315")
 
     def read(self, version: int) -> SourceVersion | None:
-        """One version; None when its commit file does not exist (any more).
+        """Read one version; None: its commit file does not exist (any more).
 
         Raises:
-            SourceChangedError: it is not what Delta writes.
+            SourceChangedError: it is damaged, or of a newer format.
             OSError, StorageUnavailableError: the storage does not answer.
         """
         with self._lock:
-            known = self._cached.get(version)
-        if known is not None:
-            return known
+            cached = self._cached.get(version)
+        if cached is not None:
+            return cached
         try:
             commit = self._log.commit(version)
         except RecoveryRefusedError as error:
@@ -192,15 +194,15 @@ class SourceLog:
             ) from error
         if commit is None:
             return None
-        found = SourceVersion.of(commit)
+        source_version = SourceVersion.of(commit)
         with self._lock:
-            self._cached[version] = found
+            self._cached[version] = source_version
             while len(self._cached) > _CACHED_VERSIONS:
                 del self._cached[next(iter(self._cached))]
-        return found
+        return source_version
 
     def change_files(self, version: int) -> list[str] | None:
-        """The files with the recorded changes of a version; None: its commit file is gone.
+        """Return the files with the recorded changes of a version; None: its commit file is gone.
 
         Source: Delta's PROTOCOL.md, "Add CDC File": without such files, the added and the removed
         ones have the changes.
@@ -215,7 +217,7 @@ class SourceLog:
         return [file_path(file["path"])[0] for file in files]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each file, None where there is none.
+        """Return the bytes of each file; None: it does not exist.
 
         Raises:
             OSError: the storage does not answer.
@@ -224,16 +226,16 @@ class SourceLog:
 
     @property
     def is_local(self) -> bool:
-        """Whether a look costs no request."""
+        """True if reading the log costs no request."""
         return self._storage.is_local
 
     @property
     def hadoop(self) -> dict[str, str]:
-        """Options with which Spark's readers reach the table."""
+        """Options for Spark's readers to reach the table."""
         return self._storage.hadoop
 
     def url(self, path: str = "") -> str:
-        """A file or the folder as Spark takes it, not percent-encoded."""
+        """Return a file or the folder as Spark takes it, not percent-encoded."""
         return self._storage.url(path)
 
 

@@ -1,6 +1,6 @@
 """Choose the versions of a Delta table for the next batch: pure, over the content of the log.
 
-In a table that one of our topologies writes, a version counts when its txid is final. A publication
+In a table that a topology writes, a version counts when its txid is final. A publication
 carries `first_txid` = committed + 1 at its time, so a txid is final when a later publication, or a
 settled mark, shows that it was committed. Until then its rows may be replaced: an opaque replay
 publishes the same txid again, and drops the dead attempt's rows.
@@ -22,15 +22,15 @@ __all__ = ["Candidate", "NextBatch", "Rules", "final_version", "next_batch", "sc
 
 @dataclass(frozen=True)
 class Rules:
-    """How to read a table.
+    """The rules for reading a table.
 
     Args:
         name: the spout, for messages.
-        waits: whether versions count only once their txid is final.
-        replaces: whether a publication drops earlier ones of the same or later txids (opaque).
-        changes: whether to read the change data feed instead of the added files.
+        waits: True if versions count only once their txid is final.
+        replaces: True if a publication drops earlier ones of the same or later txids (opaque).
+        changes: True to read the change data feed instead of the added files.
         schema: JSON of the columns that are read.
-        newest: JSON of the columns that the table has now.
+        newest: JSON of the table's current columns.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Candidate:
         return sum(file.size for file in self.files)
 
     def has_rows(self, changes: bool) -> bool:
-        """Return whether there is anything to read."""
+        """Return True if there is anything to read."""
         return self.commit.changes_rows if changes else bool(self.files)
 
 
@@ -89,13 +89,13 @@ class NextBatch:
     last_version: int = -1
     """The newest version that was taken, with or without rows; -1: none."""
     passed: int = 0
-    """How many of the versions taken have nothing to read."""
+    """The number of versions taken that have nothing to read."""
     txid: int = 0
     """`Candidate.committed` of `last_version`: no later version may publish it again."""
 
 
 def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> NextBatch:
-    """The next versions, in order, as many as fit.
+    """Choose the next versions, in order, as many as fit.
 
     Args:
         commits: the versions after the last batch, oldest first; read no further than needed.
@@ -134,7 +134,7 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
 def _final_versions(
     commits: Iterable[SourceVersion], rules: Rules, txid: int
 ) -> Iterable[Candidate]:
-    """The versions that can no longer be replaced, oldest first."""
+    """Yield the versions that can no longer be replaced, oldest first."""
     waiting: deque[Candidate] = deque()
     committed = txid
     for commit in commits:
@@ -161,7 +161,7 @@ def _final_versions(
 
 
 def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
-    """The newest version up to which everything is final."""
+    """Return the newest version up to which everything is final."""
     settled, first, oldest = 0, None, newest + 1
     for commit in newest_first:
         settled = max(settled, commit.settled)
@@ -175,7 +175,7 @@ def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
 
 
 def _problem(commit: SourceVersion, rules: Rules) -> str | None:
-    """Why a version cannot be read as appended rows, or as recorded changes; None if it can."""
+    """Explain why a version cannot be read as appended rows or recorded changes; None if it can."""
     where = f"{rules.name}: version {commit.version} ({commit.operation})"
     if commit.metadata is not None:
         if commit.metadata["id"] != rules.table_id:
@@ -207,12 +207,12 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
 
 
 def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) -> int:
-    """Where a new topology may begin behind a version that cannot be read.
+    """Return the version at which a new topology may begin, after one that cannot be read.
 
-    It reads the columns that the table has now, so behind other columns that is where these begin.
+    It reads the table's current columns, so after other columns it begins where these begin.
     """
-    known = refused.commit.metadata
-    if known is None or not schema_difference(rules.schema, known["schemaString"], rules.newest):
+    change = refused.commit.metadata
+    if change is None or not schema_difference(rules.schema, change["schemaString"], rules.newest):
         return refused.version + 1
     start, newest = None, refused.version
     for one in (refused, *later):
@@ -225,21 +225,21 @@ def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) ->
     return newest + 1 if start is None else start
 
 
-def schema_difference(known: str, found: str, newest: str) -> str | None:
-    """The first column in which two schemas (JSON) differ; None: they have the same.
+def schema_difference(earlier: str, changed: str, newest: str) -> str | None:
+    """Return the first column in which two schemas (JSON) differ; None: they do not differ.
 
     Files are read by the names of their columns, so the order makes no difference. A column that
     the table got later, and that may be NULL, is NULL in its earlier versions.
 
     Args:
-        newest: that of the table now.
+        newest: the table's current schema.
     """
-    before, now, later = _columns(known), _columns(found), _columns(newest)
+    former, current, later = _columns(earlier), _columns(changed), _columns(newest)
     added: tuple[str, ...] = ()
-    for name, one in {**now, **before}.items():
-        other = now.get(name)
-        if name not in before:
-            return f"'{name}' is {now[name][0]}, not absent"
+    for name, one in {**current, **former}.items():
+        other = current.get(name)
+        if name not in former:
+            return f"'{name}' is {current[name][0]}, not absent"
         if other is None and (
             name.startswith(added) or (one[1] and later.get(name, ("",))[0] == one[0])
         ):
@@ -250,7 +250,7 @@ def schema_difference(known: str, found: str, newest: str) -> str | None:
 
 
 def _columns(schema: str) -> dict[str, tuple[str, bool]]:
-    """Path -> (type, whether it may be NULL) of the columns and of all that lies within them.
+    """Return path -> (type, True if it may be NULL) of all columns, nested ones included.
 
     Nullability and comments do not affect stored values.
     """

@@ -22,11 +22,11 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 def struct_of(schema: str, *, changes: bool = False) -> StructType:
-    """The columns as Spark reads them: all nullable, without Delta's metadata.
+    """Return the columns as Spark reads them: all nullable, without Delta's metadata.
 
     Args:
         schema: JSON, from the table's metadata.
-        changes: whether to add the columns of Delta's change data feed.
+        changes: True to add the columns of Delta's change data feed.
     """
     from pyspark.sql.types import (
         LongType,
@@ -54,11 +54,11 @@ def scan(
     schema: StructType,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """The rows of these files, with the partition columns from the log.
+    """Return the rows of these files, with the partition columns from the log.
 
     Args:
         files: (URL, partition) of at least one file; one scan per partition.
-        options: with which Spark reaches them.
+        options: Spark's options to reach the files.
     """
     groups: dict[Partition, list[str]] = {}
     for url, partition in files:

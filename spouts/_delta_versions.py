@@ -1,4 +1,4 @@
-"""The planned versions of a Delta table, as its log and its storage have them now."""
+"""Find a Delta table's planned versions again, in its log and its storage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["PlannedVersions"]
 
 
 class PlannedVersions:
-    """Finds what was planned again, or refuses.
+    """Finds the files of planned versions, or refuses.
 
     Args:
-        name: of the spout, for messages.
-        log: of the table.
+        name: the spout, for messages.
+        log: the log of the table.
     """
 
     def __init__(self, name: str, log: SourceLog) -> None:
@@ -30,14 +30,14 @@ class PlannedVersions:
         self._log = log
 
     def files(self, metadata: DeltaBatch) -> list[AddedFile]:
-        """The files of all versions of a batch; errors as for `files_of`."""
+        """Return the files of all versions of a batch; errors as for `files_of`."""
         return [file for planned in metadata.versions for file in self.files_of(planned)]
 
     def files_of(self, planned: DeltaVersion) -> tuple[AddedFile, ...]:
-        """The files of one version.
+        """Return the files of one version.
 
         Raises:
-            SourceChangedError: the log does not have them any more, or has others.
+            SourceChangedError: the log no longer has them, or has others.
         """
         commit = self._log.read(planned.version)
         if commit is None:
@@ -49,12 +49,12 @@ class PlannedVersions:
                 number="TXN-412",
             )
         files = commit.files(planned.below)
-        found = (len(files), sum(file.size for file in files))
-        if found != (planned.files, planned.size):
+        actual = (len(files), sum(file.size for file in files))
+        if actual != (planned.files, planned.size):
             raise SourceChangedError(
                 f"{self._name}: version {planned.version} was planned with {planned.files} files "
-                f"of {planned.size} bytes, but its log entry now has {found[0]} files of "
-                f"{found[1]} bytes. The log was changed by hand: restore it, and start again.",
+                f"of {planned.size} bytes, but its log entry now has {actual[0]} files of "
+                f"{actual[1]} bytes. The log was changed by hand: restore it, and start again.",
                 number="TXN-412",
             )
         return files
@@ -62,29 +62,29 @@ class PlannedVersions:
     def require_stored(
         self, files: Sequence[AddedFile], metadata: DeltaBatch, attempt: TransactionAttempt
     ) -> None:
-        """Look whether files are there, as large as the log says.
+        """Check that files exist, with the size in the log.
 
         Raises:
-            SourceChangedError: one is not.
+            SourceChangedError: a file is gone or has another size.
         """
         sizes = self._log.sizes([file.path for file in files])
         for file, size in zip(files, sizes, strict=True):
             if size != file.size:
-                found = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
+                problem = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
                 span = f"{metadata.versions[0].version} to {metadata.versions[-1].version}"
                 raise SourceChangedError(
                     f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
-                    f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
+                    f"{problem}; it had {file.size} bytes. Restore it from a backup and start the "
                     "topology again; a topology must not fall behind VACUUM's retention. "
                     f"{SourceChangedError.LET_GO}",
                     number="TXN-412",
                 )
 
     def require_changes(self, metadata: DeltaBatch, attempt: TransactionAttempt) -> None:
-        """Look whether the files with the recorded changes of all versions are there.
+        """Check that the files with the recorded changes of all versions exist.
 
         Raises:
-            SourceChangedError: one is not.
+            SourceChangedError: a file is gone.
         """
         for planned in metadata.versions:
             paths = self._log.change_files(planned.version)
@@ -101,10 +101,10 @@ class PlannedVersions:
     def changes(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
     ) -> DataFrame:
-        """The recorded changes of all versions of a batch.
+        """Return the recorded changes of all versions of a batch.
 
         Raises:
-            SourceChangedError: Delta cannot read them any more.
+            SourceChangedError: Delta can no longer read them.
         """
         from pyspark.errors import AnalysisException
 

@@ -1,6 +1,6 @@
-"""The columns that a file says it has: those of its header, first record or footer, without Spark.
+"""Read the columns of a file from its header, first record or footer, without Spark.
 
-A few bytes are read, so the answer may be that nobody knows.
+Reads only a few bytes, so the answer may be unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOOTER = 1024 * 1024
 
 
 def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
-    """Column -> its type in a Parquet file; None: nobody knows.
+    """Return column -> its type in a Parquet file; None: unknown.
 
     Raises:
         StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -45,7 +45,7 @@ def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
 
 
 def header_of(files: SourceFiles, name: str) -> list[str]:
-    """The names in the first line of a CSV file; empty: nobody knows. Raises as `columns_of`."""
+    """Return the names in a CSV file's first line; empty: unknown. Raises as `columns_of`."""
     dialect = Dialect.of(files.options)
     lines = beginning(files, name).replace("\r", "\n").split("\n")
     if len(lines) == 1 and len(lines[0]) >= _LONGEST_HEADER:
@@ -56,18 +56,18 @@ def header_of(files: SourceFiles, name: str) -> list[str]:
 
 
 def goes_over_lines(files: SourceFiles, text: str) -> bool:
-    """Whether lines are records of JSON, and the first value of a file's text is several."""
+    """Return True if lines are JSON records, and the first value of a file has several lines."""
     if files.form != "json" or files.are("multiline") or "linesep" in lowered(files.options):
         return False
     text = text.strip()
     line = text.partition("\n")[0].rstrip()
     second = len(text) - len(text[len(line) :].lstrip())
-    # The first line is a beginning of a value, with which the second line goes on.
+    # The first line begins a value that goes on in the second line.
     return bool(line) and _reach(line) == len(line) < second < _reach(text)
 
 
 def _reach(text: str) -> int:
-    """Where a text stops to be one value of JSON."""
+    """Return the position at which a text stops being one JSON value."""
     try:
         return json.JSONDecoder().raw_decode(text)[1]
     except json.JSONDecodeError as error:
@@ -77,32 +77,32 @@ def _reach(text: str) -> int:
 
 
 def beginning(files: SourceFiles, name: str) -> str:
-    """The first characters of a file; empty if its packing or encoding is not known.
+    """Read the first characters of a file; empty if its packing or encoding is unknown.
 
     Raises as `columns_of`.
     """
-    found = files.listing.beginning(name, _BEGINNING) or b""
+    data = files.listing.beginning(name, _BEGINNING) or b""
     try:
         if name.endswith(".gz"):
-            found = zlib.decompressobj(wbits=31).decompress(found, _BEGINNING)
+            data = zlib.decompressobj(wbits=31).decompress(data, _BEGINNING)
         elif name.endswith(PACKED):
             return ""
-        text = found.decode(files.encoding or json.detect_encoding(found), "replace")
+        text = data.decode(files.encoding or json.detect_encoding(data), "replace")
     except (LookupError, zlib.error):
         return ""
     return text.lstrip("\ufeff")
 
 
 def first_object(text: str) -> Mapping[str, Any] | None:
-    """The first object: of a line, of an array, or behind lines that are none."""
+    """Return the first object: of a line, of an array, or after lines without an object."""
     start = text.find("{")
     while start >= 0:
         try:
-            found, _ = json.JSONDecoder().raw_decode(text, start)
+            value, _ = json.JSONDecoder().raw_decode(text, start)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return found
+            value = None
+        if isinstance(value, dict):
+            return value
         line = text.find("\n", start)
         start = text.find("{", line) if line >= 0 else -1
     return None

@@ -1,4 +1,4 @@
-"""What people are told of a `FileSpout`'s files: that there are none, which changed, and so on."""
+"""The notices of a `FileSpout` to people: no files, changed files, replaced bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class FileNotices:
-    """Only the planner and who reads batches change it; another thread may ask for `texts`.
+    """The notices of one run. The planner and readers change it; any thread may ask for `texts`.
 
     Args:
-        name: of the spout, for messages.
+        name: the spout, for messages.
     """
 
     def __init__(self, name: str, listing: Listing, looks: Looks) -> None:
@@ -32,7 +32,7 @@ class FileNotices:
         self._listing = listing
         self._looks = looks
         self._empty: str | None = None
-        """That there is nothing to read, in words; None: there is, or nobody has looked."""
+        """The notice that there is nothing to read; None: there is, or it is unknown."""
         self._stale: dict[str, int] = {}
         """Files that this run found changed, with their times."""
         self._replaced: tuple[str, ...] = ()
@@ -41,23 +41,23 @@ class FileNotices:
         self._newest_found = 0
 
     def texts(self) -> list[str]:
-        """That the pattern matches no file, and which files were changed after they were read."""
+        """Return the notices: no file, files changed after reading, replaced bytes."""
         stale, replaced = self._stale, self._replaced
         return [
             *filter(None, [self._empty]),
-            *([self._about_changed(stale)] if stale else []),
-            *([self._about_replaced(replaced)] if replaced else []),
+            *([self._changed_notice(stale)] if stale else []),
+            *([self._replaced_notice(replaced)] if replaced else []),
         ]
 
     def tell_replaced(self, names: Iterable[str]) -> None:
-        """Warn once of files in which signs of replacement stand for bytes; of the first 20."""
+        """Warn once of each file with bytes that were replaced by U+FFFD; of the first 20."""
         new = [name for name in names if name not in self._replaced]
         new = new[: _NAMED - len(self._replaced)]
         if new:
             self._replaced = (*self._replaced, *new)
-            notices.warning("%s", self._about_replaced(new))
+            notices.warning("%s", self._replaced_notice(new))
 
-    def _about_replaced(self, names: Collection[str]) -> str:
+    def _replaced_notice(self, names: Collection[str]) -> str:
         more = " and perhaps more" if len(names) == _NAMED else ""
         return (
             f"{self._name} has files with bytes that are not UTF-8, in whose rows \ufffd stands "
@@ -66,26 +66,26 @@ class FileNotices:
         )
 
     def take(self, files: Iterable[tuple[str, int | None]]) -> None:
-        """Remember files, with their times, that are taken now."""
+        """Remember files that are taken now, with their times."""
         self._changed.take(files)
 
     def newest(
         self, before: int | None, files: Iterable[int | None], *, is_first: bool
     ) -> int | None:
-        """The newest time of all files taken and all changes told; None: not known of some.
+        """Return the newest time of all files taken and all reported changes; None: unknown.
 
         Args:
-            before: that of the position before, as far as it says.
+            before: the newest time in the position before, if it has one.
             files: times of the files that are taken now.
-            is_first: whether there was no position before.
+            is_first: True if there was no position before.
         """
-        known = [self._newest_found] if self._newest_found else []
+        times = [self._newest_found] if self._newest_found else []
         if not is_first:
             earlier = self._changed.newest if before is None else before
             if earlier is None:
                 return None
-            known.append(earlier)
-        return max([*known, *(time for time in files if time is not None)], default=None)
+            times.append(earlier)
+        return max([*times, *(time for time in files if time is not None)], default=None)
 
     def tell_if_empty(self, names: list[str]) -> None:
         """Warn once that the pattern matches nothing, and again only after it matched a file."""
@@ -100,26 +100,26 @@ class FileNotices:
             )
             log.warning("%s", self._empty)
 
-    def tell_changed(self, look: Look, newest: int | None) -> None:
-        """Warn once of each file that was changed after it was taken, as far as this look sees.
+    def tell_changed(self, poll: Look, newest: int | None) -> None:
+        """Warn once of each file that was changed after it was taken, as far as this poll shows.
 
         Args:
-            newest: no file that was taken had a later time then; None: not known.
+            newest: the newest time of all files taken when they were taken; None: unknown.
         """
-        found = self._changed.look(look.names, look.unseen, newest)
-        if not found:
+        changed = self._changed.look(poll.names, poll.unseen, newest)
+        if not changed:
             return
-        self._newest_found = max([*found.values(), self._newest_found])
-        self._stale = {**self._stale, **found}
-        notices.warning("%s", self._about_changed(found))
+        self._newest_found = max([*changed.values(), self._newest_found])
+        self._stale = {**self._stale, **changed}
+        notices.warning("%s", self._changed_notice(changed))
 
     def tell_nothing_changed(self) -> None:
-        """Nothing was taken yet: free what the looks keep for `tell_changed`."""
+        """Free the times that `Looks` keeps for `tell_changed`: nothing was taken yet."""
         self._looks.times(())
 
-    def _about_changed(self, found: Collection[str]) -> str:
-        listed = ", ".join(islice(found, _NAMED))
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    def _changed_notice(self, names: Collection[str]) -> str:
+        listed = ", ".join(islice(names, _NAMED))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return (
             f"{self._name} had read these files before they were changed, and reads no file twice: "
             f"{listed}{more}. Rows that were added to them are in no table: write those into a new "

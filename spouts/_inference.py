@@ -1,4 +1,4 @@
-"""The schema of files whose spout is given none: Spark infers it, and it is kept."""
+"""Infer the schema of files with Spark, for a spout that is given none; it is kept."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ if TYPE_CHECKING:
 __all__ = ["INFERRED", "inferred"]
 
 INFERRED = 20
-"""How many files a schema is inferred from at most."""
+"""Most files that a schema is inferred from."""
 
 
 def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> StructType:
-    """The columns of files that are not empty.
+    """Infer the columns of files that are not empty.
 
-    A record that does not parse has no say: reading it is what fails, and names it.
+    Ignores records that do not parse: reading them fails later, and names them.
 
     Raises:
-        TopologyError: the files have no column, or one that Spark has no type for.
+        TopologyError: the files have no column, or one without a type in Spark.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
-    given = {"inferSchema": True, "mergeSchema": True, **files.reading}
-    if files.form in PARSED and given.get("mode") == "FAILFAST":
-        given["mode"] = "DROPMALFORMED"
-    if files.form == "csv":  # no half of a field over several lines has a say
-        given = {n: v for n, v in given.items() if n.lower() != "multiline"} | {"multiLine": True}
-    if files.form == "csv" and files.are("header") and given.get("enforceSchema") is False:
-        names = _of_one_header(spark, files, names)
+    options = {"inferSchema": True, "mergeSchema": True, **files.reading}
+    if files.form in PARSED and options.get("mode") == "FAILFAST":
+        options["mode"] = "DROPMALFORMED"
+    if files.form == "csv":  # a field over several lines must not count as two halves
+        options = {n: v for n, v in options.items() if n.lower() != "multiline"} | {
+            "multiLine": True
+        }
+    if files.form == "csv" and files.are("header") and options.get("enforceSchema") is False:
+        names = _with_first_header(spark, files, names)
     paths = [literal(files.listing.uri(name)) for name in names]
-    reader = spark.read.options(**given).format(files.form)
+    reader = spark.read.options(**options).format(files.form)
     try:
-        found = reader.load(paths).schema if paths else StructType()
+        read_schema = reader.load(paths).schema if paths else StructType()
     except AnalysisException as error:
         if (refused := _nanoseconds(files, names)) is None:
             raise
         raise refused from error
     # Spark adds a column if it meets a record that does not parse.
     leave = files.unparsed.text if files.unparsed else None
-    schema = StructType([field for field in found if field.name != leave])
+    schema = StructType([field for field in read_schema if field.name != leave])
     if not schema.fields:
         lack = "there is no file with anything in it"
         if names:
@@ -57,15 +59,15 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
         if names and goes_over_lines(files, beginning(files, names[0])):
             lack += f" ({names[0]} {OVER_LINES})"
         raise TopologyError(
-            f"{files.whose} has no schema, and {lack}, so Spark cannot infer one. Give a "
+            f"{files.spout} has no schema, and {lack}, so Spark cannot infer one. Give a "
             "schema, or start when a file with records is there.",
             number="TXN-409",
         )
     return schema
 
 
-def _of_one_header(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> list[str]:
-    """The files with the first one's header: of the others, Spark would take it for a record."""
+def _with_first_header(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> list[str]:
+    """Return the files with the first one's header: Spark would read other headers as records."""
     headers: list[Any] = [header_of(files, name) for name in names]
     if not all(headers):
         reader = spark.read.options(**files.listing.hadoop)
@@ -74,12 +76,12 @@ def _of_one_header(spark: SparkSession, files: SourceFiles, names: Sequence[str]
 
 
 def _nanoseconds(files: SourceFiles, names: Sequence[str]) -> TopologyError | None:
-    """Why Spark infers no schema of Parquet: the first column that it has no type for."""
+    """Return the error for the first Parquet column that has no type in Spark; None: none."""
     for name in names if files.form == "parquet" else ():
         for column, kind in (columns_of(files, name) or {}).items():
             if "timestamp[ns" in str(kind):
                 return TopologyError(
-                    f"{files.whose} has no schema, and Spark infers none: column '{column}' of "
+                    f"{files.spout} has no schema, and Spark infers none: column '{column}' of "
                     f"{name} has timestamps in nanoseconds, which Spark does not have. Give a "
                     "schema with "
                     f"'{column} bigint', which reads them as numbers, and let a transform make "

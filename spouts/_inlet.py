@@ -1,7 +1,7 @@
-"""Corrected records go in again as a file of their own, which a FileSpout reads once.
+"""Put corrected records into a FileSpout's folder, as a file that it reads once.
 
-A file is staged under a hidden name of the same folder, and then linked under its own name: readers
-see all of it or none, and a name that is taken is never overwritten.
+A file is staged under a hidden name in the same folder, then linked under its own name: readers see
+all of it or nothing, and an existing file is never overwritten.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from txn.interfaces import Inlet
 __all__ = ["FileInlet"]
 
 _COMPRESSED = (*PACKED, ".gzip", ".zstd", ".xz")
-"""Endings of compressed files, if only for a codec of the user's own."""
+"""Endings of compressed files, also those of codecs that users have added."""
 _STRIPPED = re.compile(r"\S(.*\S)?", re.DOTALL)
 _BLANKS = "".join(map(chr, range(33)))
-"""Spark passes over a line of nothing but these."""
+"""Spark skips a line of these characters alone."""
 _CHOOSES = {"basepath", "modifiedafter", "modifiedbefore", "pathglobfilter"}
-"""Options that look at the path or the time of a file: it may be another one for a new file."""
+"""Options that choose files by path or time: they may leave out a new file."""
 _SHAPES = {
     "dateformat": "date",
     "emptyvalue": "",
@@ -45,31 +45,31 @@ _SHAPES = {
     "timestampformat": "timestamp$",
     "timestampntzformat": "timestamp_ntz",
 }
-"""Option -> the types of which it says how they are spelled, where nothing here spells them so."""
+"""Option -> pattern of the types that it spells in a way that this module does not write."""
 
 
 class FileInlet(Inlet):
     """The folder of a FileSpout.
 
     Args:
-        whose: the spout, for errors.
-        listing: of its pattern.
+        spout: the spout's name, for errors.
+        listing: the listing of its pattern.
         form: its format.
-        options: those of Spark's reader.
+        options: its options for Spark's reader.
     """
 
-    def __init__(self, whose: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, spout: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
         """See the class."""
-        self._whose = whose
+        self._spout = spout
         self._listing = listing
         self._form = form
         self._options = lowered(options)
         self._dialect = Dialect.of(options)
 
-    # --- what the file holds -----------------------------------------------------------------
+    # --- the content of the file -------------------------------------------------------------
 
     def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """The records, one a line, in the spout's own format; a CSV header first if it has one.
+        """Return the records, one a line, in the spout's format, after a CSV header if it has one.
 
         Raises:
             UserError: no file of this format can be written here.
@@ -91,10 +91,10 @@ class FileInlet(Inlet):
             raise self._cannot_write(f"{self._encoding} ({error})") from error
 
     def _not_mirrored(self, fields: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The options that shape what is read, and that nothing here writes the other way round.
+        """Return the options that shape values on reading, and that this module does not write.
 
         Args:
-            fields: those of the records that are written anew; empty: they stay as they stood.
+            fields: fields of the records to write anew; empty: they are written unchanged.
         """
         types = [*_types([field["type"] for field in fields])]
         named = [name for name in self._options if name in _CHOOSES]
@@ -103,10 +103,10 @@ class FileInlet(Inlet):
             if name == "locale" and self._form == "json":
                 continue  # decimals are written as numbers
             if shapes is None:
-                known = "." in name or is_known(self._form, name)
+                is_mirrored = "." in name or is_known(self._form, name)
             else:
-                known = not any(re.match(shapes, one) for one in types)
-            if not known:
+                is_mirrored = not any(re.match(shapes, one) for one in types)
+            if not is_mirrored:
                 named.append(name)
         if "\\" in self._dialect.sep:
             named.append("sep")
@@ -117,21 +117,21 @@ class FileInlet(Inlet):
 
     def _cannot_write(self, what: str) -> UserError:
         return UserError(
-            f"{self._whose} reads {what}, which `txn rows export` does not write. Take the "
+            f"{self._spout} reads {what}, which `txn rows export` does not write. Take the "
             "rows from `txn rows show --json`, write a file of that format yourself, and give "
             "it to `txn rows replay`.",
             number="TXN-516",
         )
 
     def check(self, content: bytes, position: Any) -> None:
-        """Refuse a CSV file without the header on which the spout insists.
+        """Refuse a CSV file without the header that the spout needs.
 
         Raises:
-            UserError: its first line is another.
+            UserError: its first line is not the header, or options may leave the file out.
         """
         if chosen := [name for name in self._options if name in _CHOOSES]:
             raise UserError(
-                f"{self._whose} reads with {', '.join(chosen)}, which may leave out the file of a "
+                f"{self._spout} reads with {', '.join(chosen)}, which may leave out the file of a "
                 "replay. Put the corrected records into the folder yourself, in a file that the "
                 "option lets pass. Nothing was changed.",
                 number="TXN-516",
@@ -143,7 +143,7 @@ class FileInlet(Inlet):
         first = re.split(self._dialect.line_ends, text, maxsplit=1)[0]
         if _lower(self._dialect.fields(first)) != _lower(names):
             raise UserError(
-                f"{self._whose} reads a header, and the first line of the file is not "
+                f"{self._spout} reads a header, and the first line of the file is not "
                 f"{self._csv(names)!r} but {first[:200]!r}: the batch that reads it would fail. "
                 "Correct the first line. Nothing was changed.",
                 number="TXN-516",
@@ -152,7 +152,7 @@ class FileInlet(Inlet):
     def _record(self, row: str, fields: Sequence[Mapping[str, Any]]) -> str:
         if self._form == "json":
             return row
-        # Numbers as they stand: a float would round a decimal.
+        # Numbers as text: a float would round a decimal.
         values = json.loads(row, parse_float=str, parse_int=str)
         if self._form == "text":
             return values["value"] or ""
@@ -163,11 +163,11 @@ class FileInlet(Inlet):
         return self._csv([values.get(field["name"]) for field in fields])
 
     def _csv(self, values: Sequence[Any]) -> str:
-        """One line as Spark reads it; `csv` cannot tell NULL from the empty string."""
+        """Return one line for Spark; `csv` would write NULL and the empty string alike."""
         first, *rest = map(self._field, values)
         separator, quote = self._dialect.sep, self._dialect.quote
         if not "".join([first, separator.join(["", *rest])]).strip(_BLANKS):
-            first = quote + first + quote  # a blank line is no record
+            first = quote + first + quote  # a blank line is not a record
         return separator.join([first, *rest])
 
     def _field(self, value: Any) -> str:
@@ -200,17 +200,17 @@ class FileInlet(Inlet):
     def _is(self, option: str) -> bool:
         return is_set(self._options, option)
 
-    # --- where it lies -----------------------------------------------------------------------
+    # --- the place of the file ---------------------------------------------------------------
 
     def name(self, stem: str) -> str:
-        """The name that the pattern matches, spelled as the spout spells its files.
+        """Return a name that the pattern matches, spelled as the spout spells its files.
 
         Raises:
             UserError: the pattern matches no new name, or the storage is not a local folder.
         """
         if self._listing.remote:
             raise UserError(
-                f"{self._whose} reads remote storage, where `txn rows replay` cannot put a file "
+                f"{self._spout} reads remote storage, where `txn rows replay` cannot put a file "
                 "without the danger of replacing one. Upload the corrected file there yourself, "
                 "under a new name; it is read once. `txn rows list` goes on calling its rows open.",
                 number="TXN-516",
@@ -218,14 +218,14 @@ class FileInlet(Inlet):
         name = self._listing.new_name(stem)
         if name is None:
             raise UserError(
-                f"The pattern of {self._whose} matches no file like '{stem}', so a file of "
+                f"The pattern of {self._spout} matches no file like '{stem}', so a file of "
                 "corrected rows would never be read. Give the spout a pattern with a * in it that "
                 "also matches the files read so far, such as 'data/*.csv'.",
                 number="TXN-516",
             )
         if name.lower().endswith(_COMPRESSED):
             raise UserError(
-                f"{self._whose} reads compressed files, and '{name}' would not be one. Compress "
+                f"{self._spout} reads compressed files, and '{name}' would not be one. Compress "
                 "the corrected file yourself and move it into the folder under a new name, or "
                 "widen the pattern so that it ends in *.",
                 number="TXN-516",
@@ -233,14 +233,14 @@ class FileInlet(Inlet):
         if not Path(self._listing.local(self._listing.base)).is_dir():
             raise UserError(
                 f"There is no folder '{self._listing.local(self._listing.base)}', in which "
-                f"{self._whose} looks for files. Run this in the folder in which the topology "
+                f"{self._spout} looks for files. Run this in the folder in which the topology "
                 "runs; if it is not there either, make it.",
                 number="TXN-516",
             )
         return name
 
     def takes(self, place: str) -> bool:
-        """Whether the pattern matches that path."""
+        """Return True if the pattern matches the path."""
         if self._listing.remote:
             return False
         folder = self._listing.local("")
@@ -248,19 +248,19 @@ class FileInlet(Inlet):
         return self._listing.matches(os.path.relpath(place, folder) if relative else place)
 
     def place(self, name: str) -> str:
-        """The absolute path."""
+        """Return the absolute path."""
         return os.path.normpath(self._listing.local(name))
 
     def names(self, start: str) -> list[str]:
-        """The files there whose own name begins with `start`."""
-        found = self._listing.names()
-        return [name for name in found if name.rpartition("/")[2].startswith(start)]
+        """Return the files whose own name begins with `start`."""
+        names = self._listing.names()
+        return [name for name in names if name.rpartition("/")[2].startswith(start)]
 
     def stage(self, name: str, content: bytes) -> None:
         """Write the content, durably, under a hidden name beside the file.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the file cannot be written.
         """
         hidden = self._hidden(name)
         try:
@@ -272,7 +272,7 @@ class FileInlet(Inlet):
                     file.flush()
                     os.fsync(file.fileno())
                 Path(unique).chmod(0o644)
-                # Whoever stages the same at this moment links a whole file, ours or its own.
+                # A process that stages the same file now links a whole one: this one or its own.
                 Path(unique).replace(hidden)
             except BaseException:
                 Path(unique).unlink(missing_ok=True)
@@ -282,11 +282,11 @@ class FileInlet(Inlet):
             raise self._cannot(hidden, error) from error
 
     def staged(self, name: str) -> str:
-        """The hidden name."""
+        """Return the hidden name."""
         return str(self._hidden(name))
 
     def put(self, name: str, sha256: str) -> None:
-        """Link the staged file under its own name, unless that is done already.
+        """Link the staged file under its own name, unless this was done before.
 
         Raises:
             UserError: another file has the name, or the file cannot be written.
@@ -323,7 +323,7 @@ def _link(hidden: Path, path: Path) -> None:
     try:
         os.link(hidden, path)
     except FileNotFoundError:
-        # Whoever put the same file at this moment has taken the hidden one away.
+        # Another process has put the same file meanwhile and removed the hidden one.
         if not path.exists():
             raise
 
@@ -333,7 +333,7 @@ def _fields(position: Any) -> list[dict[str, Any]]:
 
 
 def _types(type_: Any) -> Iterator[str]:
-    """The names of all types within one, as Spark's JSON of a schema has them."""
+    """Yield the names of all types within one, as in Spark's JSON of a schema."""
     if isinstance(type_, list):
         for one in type_:
             yield from _types(one)

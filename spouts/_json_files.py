@@ -27,52 +27,52 @@ _OF_TEXT = {
     "basepath", "ignorecorruptfiles", "ignoremissingfiles", "linesep", "modifiedafter",
     "modifiedbefore", "pathglobfilter", "recursivefilelookup",
 }  # fmt: skip
-"""Options, in small letters, that say how files become texts."""
+"""Options, in small letters, for reading files as texts."""
 _ENCODINGS = (  # the first bytes of a file, in hexadecimal; the longer ones first
     ("0000FEFF%", "UTF-32"), ("FFFE0000%", "UTF-32"), ("FEFF%", "UTF-16"), ("FFFE%", "UTF-16"),
     ("000000__", "UTF-32"),
     ("00__%", "UTF-16BE"), ("__00%", "UTF-16LE"),
 )  # fmt: skip
 _DECODED = ENCODINGS | {"", "UTF8"}
-"""Encodings that Spark's `decode` knows."""
+"""Encodings that Spark's `decode` accepts."""
 
 
 class TextFiles:
     """Reads the files of batches as texts.
 
     Raises:
-        TopologyError: the encoding is UTF-16 or UTF-32 without an order of bytes, and files are
-            read by line; or text has one that Spark's `decode` does not know.
+        TopologyError: files are read by line, and the encoding is UTF-16 or UTF-32 without byte
+            order; or text has an encoding that Spark's `decode` does not accept.
     """
 
     def __init__(self, files: SourceFiles) -> None:
         """See the class."""
-        self._whose, self._form, self._unparsed = files.whose, files.form, files.unparsed
+        self._spout, self._form, self._unparsed = files.spout, files.form, files.unparsed
         self._options, self._hadoop = lowered(files.options), files.listing.hadoop
-        whose, form = self._whose, self._form
+        spout, form = self._spout, self._form
         self._whole = files.are("multiline" if form == "json" else "wholetext")
         self._encoding = encoding = files.encoding
         if form in _FORMS and encoding in ("UTF-16", "UTF-32") and not self._whole:
             raise TopologyError(
-                f"{whose} reads lines, and only the first one of a file has the mark that says "
+                f"{spout} reads lines, and only the first one of a file has the mark that says "
                 f"which {encoding} it is. Say encoding='{encoding}LE' or '{encoding}BE'.",
                 number="TXN-408",
             )
         if form == "text" and encoding not in _DECODED:
-            known = ", ".join(sorted(_DECODED - {""}))
+            accepted = ", ".join(sorted(_DECODED - {""}))
             raise TopologyError(
-                f"{whose} cannot read text as {encoding}, only as {known}.",
+                f"{spout} cannot read text as {encoding}, only as {accepted}.",
                 number="TXN-408",
             )
 
     @property
     def takes(self) -> bool:
-        """Whether the files are read here. Spark's own reader takes the others."""
+        """True if this class reads the files. Spark's own reader takes others."""
         is_known = "singlevariantcolumn" not in self._options and self._encoding in _DECODED
         return self._form in _FORMS and is_known
 
     def rows(self, spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-        """The records of files, each with the marks of the spout."""
+        """Return the records of files, with the marks of the spout."""
         from pyspark.sql import functions as sf
         from pyspark.sql.types import StructType
 
@@ -80,24 +80,26 @@ class TextFiles:
         if self._form == "text":
             return self._lines(texts)
         fields = StructType([field for field in schema if field.name not in of_path])
-        records = JsonRecords(self._whose, fields, self._options, self._unparsed, of_files=True)
+        records = JsonRecords(self._spout, fields, self._options, self._unparsed, of_files=True)
         beside = {name: name for name in of_path}
         rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
         names = (*schema.names, *marks(self._unparsed))
         return rows.select(*map(quoted, names)) if of_path else rows
 
     def _lines(self, texts: DataFrame) -> DataFrame:
-        """Text as it is. What is not text of the files' encoding does not parse."""
+        """Return lines of text. One that is not valid in the files' encoding does not parse."""
         from pyspark.sql import functions as sf
 
         value, path, unparsed = sf.col("value"), sf.col("txn_path"), self._unparsed
         bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
         if unparsed is None:
-            told = sf.concat(
-                sf.lit(f"{self._whose} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
+            message = sf.concat(
+                sf.lit(f"{self._spout} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
                 sf.lit(": "), sf.substring(shown, 1, _SHOWN), sf.lit(f" ({_SAY_ENCODING})"),
             )  # fmt: skip
-            return texts.select(sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"))
+            return texts.select(
+                sf.when(bad, sf.raise_error(message)).otherwise(value).alias("value")
+            )
         return texts.select(
             shown.alias("value"), sf.when(bad, shown).alias(unparsed.text),
             path.alias(unparsed.position),
@@ -107,7 +109,7 @@ class TextFiles:
     def _texts(
         self, spark: SparkSession, paths: Sequence[str], schema: StructType
     ) -> tuple[DataFrame, list[str]]:
-        """Columns `value`, lines or whole files as text, and `txn_path`; columns of folders."""
+        """Return lines or whole files as `value`, with `txn_path`, and the columns of folders."""
         from pyspark.sql import functions as sf
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -120,13 +122,13 @@ class TextFiles:
         reader = spark.read.format("text").options(wholetext=whole, **of_text)
         reader = reader.options(**self._hadoop)
         files = reader.load(list(paths))
-        # Columns that Spark makes of the folders' names, below a basePath.
+        # Columns that Spark makes from folders' names, below a basePath.
         of_path = [f for f in schema if f.name in files.columns and f.name != "value"]
         if of_path:
             value = StructField("value", StringType())
             files = reader.schema(StructType([value, *of_path])).load(list(paths))
         names = [field.name for field in of_path]
-        # Hadoop passes over a mark of UTF-8 itself; what else looks like one is the user's.
+        # Hadoop itself skips a mark of UTF-8; anything else like it is the user's text.
         as_it_is = self._form == "text" and not encoding
         text = sf.col("value") if as_it_is else _text(encoding, whole)
         texts = files.select(
@@ -138,7 +140,7 @@ class TextFiles:
 
 
 def _text(encoding: str, whole: bool) -> Column:
-    """The text of a file or line, without a mark of its encoding at the beginning."""
+    """Return the text of a file or line, without an encoding mark at the beginning."""
     from pyspark.sql import functions as sf
 
     text, binary = sf.col("value"), sf.col("value").cast("binary")
@@ -146,8 +148,8 @@ def _text(encoding: str, whole: bool) -> Column:
         text = sf.decode(binary, encoding)
     elif whole and not encoding:
         start = sf.hex(sf.substring(binary, 1, 4))
-        for pattern, found in reversed(_ENCODINGS):
-            text = sf.when(start.like(pattern), sf.decode(binary, found)).otherwise(text)
+        for pattern, detected in reversed(_ENCODINGS):
+            text = sf.when(start.like(pattern), sf.decode(binary, detected)).otherwise(text)
     return sf.when(
         sf.startswith(text, sf.lit("\ufeff")), sf.substring(text, 2, 2**31 - 1)
     ).otherwise(text)

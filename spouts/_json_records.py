@@ -1,11 +1,11 @@
 """JSON texts as rows: one rule for the lines of files, whole files, and values of Kafka records.
 
-Spark's parser reads the first value of a text and never looks at what stands behind it. So a text
-is parsed as a part of a larger one, `{"<end>": {"r": TEXT, "<end>": null}}`, where `<end>` is a
-name that no text has. The object `<end>` has these two entries and no others only if the text is
-exactly one value: what stands behind a first value is no JSON there, or is a further entry, or
-closes the object before its end. It is Spark's own parser that decides, so its options (comments,
-single quotes, numbers such as NaN) keep their meaning.
+Spark's parser reads the first value of a text and ignores anything after it. So a text is parsed as
+part of a larger one, `{"<end>": {"r": TEXT, "<end>": null}}`, where `<end>` is a name that no text
+has. The object `<end>` has exactly these two entries only if the text is exactly one value: text
+after a first value is invalid JSON there, or a further entry, or closes the object before its end.
+Spark's own parser decides, so its options (comments, single quotes, numbers such as NaN) keep their
+meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["JsonRecords"]
 
 _END = f"txn_{secrets.token_hex(8)}"
 _BEFORE, _BEHIND = f'{{"{_END}":{{"r":', f'\n,"{_END}":null}}}}'
-"""Around a text. The break of lines ends a comment of the text."""
+"""The text around a record. The line break ends a comment of the record."""
 _TEXT = "txn_text"
 _SHOWN = 200
 """Most characters of a record that an error shows."""
@@ -38,35 +38,35 @@ _DEEPEST = 1000
 
 @dataclass(frozen=True)
 class JsonRecords:
-    """How JSON texts become rows, and what becomes of those that do not parse."""
+    """The rules that turn JSON texts into rows, or mark them if they do not parse."""
 
-    whose: str
+    spout: str
     """The spout, for errors."""
     fields: StructType
-    """All nullable."""
+    """The columns, all nullable."""
     given: Mapping[str, Any]
     """The user's options of Spark's parser."""
     unparsed: Unparsed | None
-    """How records that do not parse are marked; None: they fail the batch, unless the option `mode`
-    says otherwise."""
+    """The marks for records that do not parse; None: they fail the batch, unless the option `mode`
+    is set otherwise."""
     of_files: bool
-    """True: a text of blanks is no record, and an array of objects is as many records if all of
+    """True: a text of blanks is not a record, and an array of objects is as many records if all of
     them fit. False: neither parses, and NULL is a record without values."""
 
     def rows(
         self, texts: DataFrame, text: Column, place: Column, beside: Mapping[str, str]
     ) -> DataFrame:
-        """The records of texts: the fields, then further columns, then marks.
+        """Return the records of texts: the fields, then further columns, then marks.
 
         Args:
             text: a column of `texts`.
-            place: of the text, for people and for marks.
-            beside: columns of `texts`, each with the name that it is to have.
+            place: the place of the text, for people and for marks.
+            beside: columns of `texts` to keep -> their new names.
         """
         from pyspark.sql import functions as sf
 
-        kept = [sf.col(quoted(name)).alias(f"txn_beside_{name}") for name in beside]
-        texts = texts.select(text.alias("txn_record"), place.alias("txn_place"), *kept)
+        kept_columns = [sf.col(quoted(name)).alias(f"txn_beside_{name}") for name in beside]
+        texts = texts.select(text.alias("txn_record"), place.alias("txn_place"), *kept_columns)
         record, array = sf.col("txn_record"), sf.lit(None)
         one = self._parsed(record, self.fields)
         if self.of_files:
@@ -74,16 +74,16 @@ class JsonRecords:
             array = sf.when(is_array, self._parsed(record, _array_of(self.fields)))
             one = sf.when(~is_array, one)
         parsed = texts.select("*", one.alias("txn_one"), array.alias("txn_array"))
-        kept_names = ["txn_place", *map(_kept, beside)]
+        kept_names = ["txn_place", *map(_beside_name, beside)]
         # Spark compiles a projection, but no generator that has a function over arrays in it.
-        found = parsed.select(self._records().alias("txn_records"), *kept_names)
-        # Spark neither moves nor prunes a generator: each text is parsed, and once. Of one that
-        # is not outer it infers a filter, for which it parses each text many times more.
-        rows = found.select(sf.inline_outer("txn_records").alias(*self._names), *kept_names)
+        arrays = parsed.select(self._records().alias("txn_records"), *kept_names)
+        # Spark neither moves nor prunes a generator: each text is parsed, and once. For one that
+        # is not outer it infers a filter, which parses each text many times more.
+        rows = arrays.select(sf.inline_outer("txn_records").alias(*self._names), *kept_names)
         rows = rows.where("txn_is")
         return rows.select(
             *(sf.col(f"txn_field_{n}").alias(f.name) for n, f in enumerate(self.fields)),
-            *(sf.col(_kept(name)).alias(alias) for name, alias in beside.items()),
+            *(sf.col(_beside_name(name)).alias(alias) for name, alias in beside.items()),
             *self._marks(),
         )
 
@@ -102,45 +102,47 @@ class JsonRecords:
 
     @property
     def _names(self) -> list[str]:
-        """What the generator calls the columns: a schema's names may be equal but for the case."""
+        """The generator's names for the columns: a schema's may differ only in case."""
         return [*(f"txn_field_{n}" for n in range(len(self.fields))), _TEXT, "txn_reason", "txn_is"]
 
     def _records(self) -> Column:
-        """An array of what a text holds; NULL: it holds no record."""
+        """Return an array of the records in a text; NULL: it has none."""
         from pyspark.sql import functions as sf
 
         record, value = sf.col("txn_record"), _value("txn_one")
         good = _is_whole("txn_one") & value.isNotNull() & sf.is_valid_utf8(record)
-        found = sf.when(good, sf.array(self._record(value)))
+        records = sf.when(good, sf.array(self._record(value)))
         if self.of_files:
             all_fit = _is_whole("txn_array") & sf.forall(
-                _value("txn_array"), lambda each: each.isNotNull()
+                _value("txn_array"), lambda element: element.isNotNull()
             )
-            elements = sf.transform(_value("txn_array"), lambda each: self._record(each, None))
+            elements = sf.transform(
+                _value("txn_array"), lambda element: self._record(element, None)
+            )
             blank = sf.btrim(record, sf.lit(" \t\r\n")) == ""
-            found = found.when(all_fit & sf.is_valid_utf8(record), elements).when(blank, None)
+            records = records.when(all_fit & sf.is_valid_utf8(record), elements).when(blank, None)
         else:
-            found = found.when(record.isNull(), sf.array(self._record(value)))
+            records = records.when(record.isNull(), sf.array(self._record(value)))
         mode = str(lowered(self.given).get("mode", "")).lower()
         if self.unparsed is None and mode == "dropmalformed":
-            return found
+            return records
         if self.unparsed is None and mode != "permissive":
-            return found.otherwise(sf.raise_error(self._told()))
-        return found.otherwise(sf.array(self._record(value, self._shown(record), self._reason())))
+            return records.otherwise(sf.raise_error(self._error_message()))
+        return records.otherwise(sf.array(self._record(value, self._shown(record), self._reason())))
 
     def _record(
         self, value: Column, text: Column | None = None, reason: Column | None = None
     ) -> Column:
-        """One record; a text makes it one that does not parse."""
+        """Return one record; with `text`, one that does not parse."""
         from pyspark.sql import functions as sf
 
         none = sf.lit(None).cast("string")
         columns = [value.getField(name) for name in self.fields.fieldNames()]
         if self.unparsed is None and text is not None:
-            # Who asks for mode="PERMISSIVE" may have a column of his own for such texts.
-            own = lowered(self.given).get("columnnameofcorruptrecord") or "_corrupt_record"
+            # A user who sets mode="PERMISSIVE" may have a column for such texts.
+            text_column = lowered(self.given).get("columnnameofcorruptrecord") or "_corrupt_record"
             names = self.fields.fieldNames()
-            columns = [text if n == own else c for n, c in zip(names, columns, strict=True)]
+            columns = [text if n == text_column else c for n, c in zip(names, columns, strict=True)]
         about = [none if text is None else text, none if reason is None else reason, sf.lit(True)]
         all_of_it = [*columns, *about]
         return sf.struct(*(c.alias(n) for c, n in zip(all_of_it, self._names, strict=True)))
@@ -157,12 +159,12 @@ class JsonRecords:
             sf.col("txn_reason").alias(self.unparsed.reason),
         )
 
-    def _told(self) -> Column:
-        """The error of a record that does not parse."""
+    def _error_message(self) -> Column:
+        """Return the error message for a record that does not parse."""
         from pyspark.sql import functions as sf
 
         return sf.concat(
-            sf.lit(f"{self.whose} has a {NOT_PARSED} as json with the schema, at "),
+            sf.lit(f"{self.spout} has a {NOT_PARSED} as json with the schema, at "),
             sf.col("txn_place"),
             sf.lit(": "),
             self._shown(sf.substring("txn_record", 1, _SHOWN)),
@@ -172,20 +174,20 @@ class JsonRecords:
         )
 
     def _shown(self, record: Column) -> Column:
-        """A text as other readers take it: UTF-8."""
+        """Return a text as valid UTF-8, as other readers need it."""
         from pyspark.sql import functions as sf
 
         return sf.make_valid_utf8(record)
 
     def _reason(self) -> Column:
-        """What is wrong with a record; evaluated only for one that does not parse."""
+        """Explain why a record does not parse; evaluated only for such records."""
         from pyspark.sql import functions as sf
         from pyspark.sql.types import MapType, StringType
 
         record = sf.col("txn_record")
         members = self._parsed(record, MapType(StringType(), StringType()))
 
-        def said(whole: Column) -> Column:
+        def problem(whole: Column) -> Column:
             raw, value = _value(whole), _value("txn_one")
             culprits = [
                 sf.when(value.getField(n).isNull() & raw[n].isNotNull(), sf.lit(n))
@@ -201,7 +203,7 @@ class JsonRecords:
             )
 
         # An array of one, so that the text is parsed once for all columns.
-        why = sf.get(sf.transform(sf.array(members), said), sf.lit(0))
+        why = sf.get(sf.transform(sf.array(members), problem), sf.lit(0))
         return sf.concat(
             sf.lit("not json with the columns of the schema; "), sf.coalesce(why, sf.lit(_NOT_ONE))
         )
@@ -213,11 +215,11 @@ _WITHIN = "a value within a column does not fit"
 _OF_READERS = {"encoding", "charset", "linesep", "multiline", "mode", "maxnestingdepth"} | {
     "columnnameofcorruptrecord", "compression", "basepath",
 }  # fmt: skip
-"""Options, in small letters, that are not for the parser of a text."""
+"""Options, in small letters, that the parser of a text does not take."""
 
 
 def _is_whole(parsed: Column | str) -> Column:
-    """Whether a text is one value of its shape with nothing behind it."""
+    """Return True for a text that is one value of its shape with nothing after it."""
     from pyspark.sql import functions as sf
 
     column = sf.col(parsed) if isinstance(parsed, str) else parsed
@@ -240,5 +242,5 @@ def _array_of(shape: DataType) -> DataType:
     return ArrayType(shape)
 
 
-def _kept(name: str) -> str:
+def _beside_name(name: str) -> str:
     return f"txn_beside_{name}"

@@ -1,4 +1,4 @@
-"""Look at a Kafka cluster: its topics, and the first and last offsets of their partitions.
+"""Read the topics of a Kafka cluster, and the first and last offsets of their partitions.
 
 One client is kept. A look costs two round trips, whatever the number of partitions: one for the
 first and last offsets of all of them, then one for the topics, whose ids show whether the offsets
@@ -40,8 +40,8 @@ log = logging.getLogger("txn.spouts.kafka")
 
 REQUEST_SECS = 10.0
 _UNREACHABLE_SECS = 0.5
-"""How long to wait for an answer when no connection to any broker is left: they may come back, or
-have closed what was idle."""
+"""Seconds to wait for an answer without a connection to any broker: brokers may come back, or have
+closed idle connections."""
 _LOOK_SECS = 0.1
 _STALE = frozenset(
     {
@@ -62,7 +62,7 @@ _REFUSED = frozenset(
     }
 )
 _UNREACHED = frozenset({KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT})
-"""Why no connection was made: the client tells it in the background, and then times out."""
+"""Reasons for no connection: the client reports them in the background, and then times out."""
 _LOOKS = 5
 
 Partition = tuple[str, int]
@@ -71,7 +71,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it is now."""
+    """The current state of a topic."""
 
     id: str
     """Kafka's own id: a topic that is deleted and created again gets another one."""
@@ -94,8 +94,8 @@ class Cluster:
     """The metadata client of one spout. May be used by several threads.
 
     Args:
-        whose: the spout, for messages.
-        refresh_secs: how long the list of all topics is used before it is read again.
+        spout: the spout's name, for messages.
+        refresh_secs: seconds for which the list of all topics is used before it is read again.
         clock: seconds, monotonic.
     """
 
@@ -103,7 +103,7 @@ class Cluster:
         self,
         settings: ClientSettings,
         servers: str,
-        whose: str,
+        spout: str,
         refresh_secs: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,16 +113,16 @@ class Cluster:
         self._names: list[str] | None = None
         self._names_at = 0.0
         self._servers = servers
-        self._whose = whose
+        self._spout = spout
         self._client: AdminClient | None = None
         self._refused: KafkaError | None = None
         self._unreached: KafkaError | None = None
         self._down_since: float | None = None
-        """Since when no broker can be reached, by the client's word."""
-        self._known: dict[str, Topic] = {}
+        """The time since which no broker can be reached, according to the client."""
+        self._described: dict[str, Topic] = {}
 
     def matching(self, pattern: str) -> list[str]:
-        """The topics whose whole name matches, without Kafka's own; listed once per interval.
+        """List topics whose whole name matches, without Kafka's own; asks once per interval.
 
         Raises:
             SourceUnavailableError: no broker answers.
@@ -131,59 +131,61 @@ class Cluster:
         if self._names is None or now - self._names_at >= self._refresh_secs:
             client = self._connected()
             try:
-                found = client.list_topics(timeout=REQUEST_SECS).topics
+                topics = client.list_topics(timeout=REQUEST_SECS).topics
             except KafkaException as error:
                 raise self._failed(error, "its topics") from error
-            self._names, self._names_at = sorted(found), now
+            self._names, self._names_at = sorted(topics), now
         return [n for n in self._names if not n.startswith("__") and re.fullmatch(pattern, n)]
 
     def look(self, topics: Sequence[str]) -> Look:
-        """The existing ones of these topics, with the offsets of all their partitions.
+        """Return the existing topics among these, with the offsets of all their partitions.
 
         Raises:
             SourceUnavailableError: no broker answers, or a partition has no leader now
                 or does not know its offsets yet.
             FailedException: the topics changed during each look.
         """
-        kept = self._client is not None
+        is_cached = self._client is not None
         try:
             return self._look(topics)
         except SourceUnavailableError as error:
-            # A client uses the leaders that it knows for minutes: ask a new client at once.
-            if not kept or _code(error.__cause__) not in _STALE:
+            # A client caches leaders for minutes: ask a new client at once.
+            if not is_cached or _code(error.__cause__) not in _STALE:
                 raise
         return self._look(topics)
 
     def _look(self, topics: Sequence[str]) -> Look:
-        wanted = set(topics)
-        known = {name: topic for name, topic in self._known.items() if name in wanted}
+        names = set(topics)
+        described = {name: topic for name, topic in self._described.items() if name in names}
         for _ in range(_LOOKS):
-            partitions = [(name, n) for name in known for n in range(known[name].partitions)]
+            partitions = [
+                (name, n) for name in described for n in range(described[name].partitions)
+            ]
             earliest, latest = self._ends(partitions)
             # Read after the offsets: if nothing has changed, the offsets belong to these topics.
-            now = self.describe(topics)
-            if now == known and len(latest) == len(partitions):
-                self._known = {**self._known, **now}
-                return Look(now, earliest, latest)
-            known = now
+            current = self.describe(topics)
+            if current == described and len(latest) == len(partitions):
+                self._described = {**self._described, **current}
+                return Look(current, earliest, latest)
+            described = current
         raise FailedException(
-            f"{self._whose} saw its topics change in each of {_LOOKS} looks. It will try again."
+            f"{self._spout} saw its topics change in each of {_LOOKS} looks. It will try again."
         )
 
     def offsets_at(
         self, partitions: Iterable[Partition], timestamp_ms: int
     ) -> dict[Partition, int]:
-        """The first offset at or after a time; partitions without such a record are left out.
+        """Return the first offsets at or after a time, without partitions that have no such record.
 
         Raises:
             SourceUnavailableError: as `look`.
         """
-        asked = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        found = self._results(asked, no_record=OFFSET_END)
-        return {partition: offset for partition, offset in found.items() if offset >= 0}
+        answers = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        offsets = self._results(answers, no_record=OFFSET_END)
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def describe(self, topics: Sequence[str]) -> dict[str, Topic]:
-        """The existing ones of these topics.
+        """Return the existing topics among these.
 
         Raises:
             SourceUnavailableError: no broker answers.
@@ -191,7 +193,7 @@ class Cluster:
         if not topics:
             return {}
         client = self._connected()
-        found: dict[str, Topic] = {}
+        described: dict[str, Topic] = {}
         answers = client.describe_topics(
             TopicCollection(list(topics)), request_timeout=REQUEST_SECS
         )
@@ -202,25 +204,25 @@ class Cluster:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._failed(error, f"topic {name!r}") from error
             else:
-                found[name] = Topic(str(topic.topic_id), len(topic.partitions))
-        return found
+                described[name] = Topic(str(topic.topic_id), len(topic.partitions))
+        return described
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _connected(self) -> AdminClient:
         self._refused = self._unreached = self._down_since = None
         if self._client is None:
-            config: dict[str, Any] = {**self._settings.librdkafka, "error_cb": self._heard}
+            config: dict[str, Any] = {**self._settings.librdkafka, "error_cb": self._note_error}
             try:
                 self._client = AdminClient(config, logger=log)
             except (KafkaException, ValueError, TypeError) as error:
                 raise TopologyError(
-                    f"{self._whose} has a setting that Kafka's client refuses: {_words(error)}.",
+                    f"{self._spout} has a setting that Kafka's client refuses: {_words(error)}.",
                     number="TXN-404",
                 ) from error
         return self._client
 
-    def _heard(self, error: KafkaError) -> None:
+    def _note_error(self, error: KafkaError) -> None:
         if error.code() in _REFUSED:
             self._refused = error
         elif error.code() in _UNREACHED:
@@ -238,8 +240,8 @@ class Cluster:
     def _ask(
         self, partitions: Iterable[Partition], spec: OffsetSpec
     ) -> Mapping[TopicPartition, Future[Any]]:
-        wanted = {TopicPartition(name, number): spec for name, number in partitions}
-        if not wanted:
+        specs = {TopicPartition(name, number): spec for name, number in partitions}
+        if not specs:
             return {}
         level = (
             IsolationLevel.READ_COMMITTED
@@ -247,34 +249,34 @@ class Cluster:
             else IsolationLevel.READ_UNCOMMITTED
         )
         return self._connected().list_offsets(
-            wanted, isolation_level=level, request_timeout=REQUEST_SECS
+            specs, isolation_level=level, request_timeout=REQUEST_SECS
         )
 
     def _results(
         self, answers: Mapping[TopicPartition, Future[Any]], no_record: int | None = None
     ) -> dict[Partition, int]:
-        """The answer for each partition.
+        """Return the answer for each partition.
 
         Args:
             no_record: the answer that means "no such record".
         """
-        found: dict[Partition, int] = {}
+        offsets: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:
                 offset = self._answer(answer).offset
-                # The partition's broker has just started: OFFSET_INVALID, and no error.
+                # The partition's broker has just started: OFFSET_INVALID without an error.
                 if offset < 0 and offset != no_record:
                     raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
-                found[where.topic, where.partition] = offset
+                offsets[where.topic, where.partition] = offset
             except KafkaException as error:
                 # The topic was deleted meanwhile; `describe` will notice.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     part = f"{where.topic}-{where.partition}"
                     raise self._failed(error, f"the offsets of {part}") from error
-        return found
+        return offsets
 
     def _answer(self, answer: Future[Any]) -> Any:
-        """What the brokers answer. While none of them can be reached, it is not waited for long."""
+        """Wait for an answer of the brokers, but not for long while none can be reached."""
         while True:
             try:
                 return answer.result(_LOOK_SECS)
@@ -283,29 +285,29 @@ class Cluster:
                 if down is not None and self._clock() - down >= _UNREACHABLE_SECS:
                     raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)) from None
                 if client is not None:
-                    client.poll(0)  # delivers what it has found out in the background
+                    client.poll(0)  # delivers errors that it received in the background
 
     def _failed(self, error: Exception, what: str) -> Exception:
-        """The error for an answer: the source is away, or refuses us for good."""
+        """Return the error for an answer: the source is unavailable, or refuses the user."""
         client, self._client = self._client, None
-        # The next call uses a new client: this one would keep the leaders that it knows.
+        # The next call uses a new client: this one would keep its cached leaders.
         if client is not None:
             client.poll(0)  # delivers errors that it received in the background
         refused = self._refused or (error.args[0] if _code(error) in _REFUSED else None)
         if refused is not None:
             return TopologyError(
-                f"The brokers at {self._servers} refuse {self._whose}: {refused.str()}. "
+                f"The brokers at {self._servers} refuse {self._spout}: {refused.str()}. "
                 "Correct the credentials or the rights of the user.",
                 number="TXN-403",
             )
         return SourceUnavailableError(
-            f"{self._whose} could not ask the brokers at {self._servers} for {what}: "
+            f"{self._spout} could not ask the brokers at {self._servers} for {what}: "
             f"{self._why(error)}. Nothing is lost: check that they run and can be reached from "
             "here."
         )
 
     def _why(self, error: Exception) -> str:
-        """The client's words; of a time-out, why no connection was made: its words vary there."""
+        """Return the client's words, or for a time-out the reason for no connection."""
         if _code(error) == KafkaError._ALL_BROKERS_DOWN:
             why = "none of them can be reached"
         elif _code(error) == KafkaError._TIMED_OUT:
@@ -314,7 +316,7 @@ class Cluster:
             return _words(error)
         if self._unreached is None:
             return why
-        # Its text ends in how long the client waited, and in which state.
+        # Its text ends with the time and the state of the client's wait.
         return f"{why} ({re.sub(r' ?[(]after .*', '', self._unreached.str())})"
 
 

@@ -1,4 +1,4 @@
-"""Corrected records of Kafka: files in a folder, read like records of the topics, once.
+"""Read corrected records of Kafka from files in a folder, once, like records of the topics.
 
 A line is one record as JSON: Kafka's columns by their names, and `value` as text. Instead of a
 value it may have `columns`: those into which the value would be parsed, as the text of an object,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Corrections", "KafkaInlet", "Records"]
 
 _COLUMNS = "columns"
-"""In the place of `value`: the columns of the schema, as JSON."""
+"""Replaces `value`: the columns of the schema, as JSON."""
 _SCHEMA = (
     "key binary, value string, topic string, partition int, offset bigint, "
     "timestamp timestamp_ltz, timestampType int, "
@@ -45,27 +45,27 @@ class Records:
     """Corrected records."""
 
     values: DataFrame
-    """Those with a value as the topics have it."""
+    """Records with a value, as in the topics."""
     columns: DataFrame
-    """Those whose value is the columns of the schema, as JSON."""
+    """Records with the columns of the schema, as JSON, in place of a value."""
 
 
 class Corrections(FileSpout):
     """Reads the files of a KafkaSpout's folder.
 
     Args:
-        whose: the spout, for errors.
-        folder: a local one; it need not be there yet.
+        spout: the spout's name, for errors.
+        folder: a local folder; it need not exist yet.
 
     Raises:
-        TopologyError: it is no local folder.
+        TopologyError: it is not a local folder.
     """
 
-    def __init__(self, whose: str, folder: str) -> None:
+    def __init__(self, spout: str, folder: str) -> None:
         """See the class."""
         if not folder or "://" in folder:
             raise TopologyError(
-                f"{whose} has corrections={folder!r}, which is no local folder. Name one, such as "
+                f"{spout} has corrections={folder!r}, which is no local folder. Name one, such as "
                 "'corrections', in which `txn rows replay` can put files.",
                 number="TXN-404",
             )
@@ -74,8 +74,8 @@ class Corrections(FileSpout):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: FileBatch | None
     ) -> FileBatch | None:
-        """The next files. That there is none, as mostly, is not told."""
-        with suppress(OSError):  # whoever plans says which
+        """Return the next files. Mostly there are none: then no notice warns of it."""
+        with suppress(OSError):  # planning reports the error
             if not self._listing.names():
                 return None
         return super().initialize_transaction(attempt, previous)
@@ -87,11 +87,11 @@ class Corrections(FileSpout):
         batch: FileBatch,
         columns: Sequence[str],
     ) -> Records:
-        """The records of planned files, with Kafka's columns as its source has them."""
+        """Return the records of planned files, with Kafka's columns as its source has them."""
         rows = self.emit_batch(spark, attempt, batch)
-        given = rows[_COLUMNS].isNotNull()
-        values = rows.where(~given).withColumn("value", rows["value"].cast("binary"))
-        parsed = rows.where(given).withColumn("value", rows[_COLUMNS])
+        has_columns = rows[_COLUMNS].isNotNull()
+        values = rows.where(~has_columns).withColumn("value", rows["value"].cast("binary"))
+        parsed = rows.where(has_columns).withColumn("value", rows[_COLUMNS])
         return Records(values.select(*columns), parsed.select(*columns))
 
 
@@ -103,44 +103,46 @@ class KafkaInlet(FileInlet):
     """The folder of a KafkaSpout.
 
     Args:
-        whose: the spout, for errors.
-        folder: None: it has none, so that rows can be exported only.
-        columns: Kafka's, in their order.
-        is_parsed: whether the values are.
+        spout: the spout's name, for errors.
+        folder: the folder of corrections; None: rows can be exported only.
+        columns: Kafka's columns, in order.
+        is_parsed: True if the spout parses values.
     """
 
     def __init__(
-        self, whose: str, folder: str | None, columns: Sequence[str], *, is_parsed: bool
+        self, spout: str, folder: str | None, columns: Sequence[str], *, is_parsed: bool
     ) -> None:
         """See the class."""
         listing = Listing("corrections" if folder is None else _pattern(folder))
-        super().__init__(whose, listing, "json", {})
+        super().__init__(spout, listing, "json", {})
         self._folder, self._columns, self._is_parsed = folder, columns, is_parsed
 
     def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """The records, one a line.
+        """Return the records, one a line.
 
         Raises:
-            UserError: a value is no text.
+            UserError: a value is not text.
         """
-        lines = [*raw, *map(self._of_row, rows)]
+        lines = [*raw, *map(self._line_of_row, rows)]
         return "".join(line + "\n" for line in lines).encode()
 
     def raw(self, text: str, position: str | None) -> str:
-        """A value that does not parse, with its place; its key and its time are not known."""
+        """Return a record for a value that does not parse, with its place, no key and no time."""
         record: dict[str, Any] = {}
-        if found := _PLACE.fullmatch(position or ""):
-            record = {"topic": found[1], "partition": int(found[2]), "offset": int(found[3])}
+        if place := _PLACE.fullmatch(position or ""):
+            record = {"topic": place[1], "partition": int(place[2]), "offset": int(place[3])}
         return json.dumps({**record, "value": text}, ensure_ascii=False)
 
-    def _of_row(self, row: str) -> str:
+    def _line_of_row(self, row: str) -> str:
         pairs = [*_pairs(row)]
         if self._is_parsed:
             # The schema's columns come first, and may have given Kafka's other names.
             rest = [name for name in self._columns if name != "value"]
-            own, kafka = pairs[: -len(rest)], pairs[-len(rest) :]
+            schema_columns, kafka = pairs[: -len(rest)], pairs[-len(rest) :]
             pairs = [(name, text) for name, (_, text) in zip(rest, kafka, strict=True)]
-            return _object([*pairs, (_COLUMNS, json.dumps(_object(own), ensure_ascii=False))])
+            return _object(
+                [*pairs, (_COLUMNS, json.dumps(_object(schema_columns), ensure_ascii=False))]
+            )
         texts = dict(pairs)
         value = json.dumps(self._text_of(json.loads(texts["value"])), ensure_ascii=False)
         return _object([*(texts | {"value": value}).items()])
@@ -150,28 +152,28 @@ class KafkaInlet(FileInlet):
             return None if encoded is None else base64.b64decode(encoded).decode()
         except UnicodeDecodeError:
             raise UserError(
-                f"{self._whose} has a record that was set aside whose value is no UTF-8 text, so "
+                f"{self._spout} has a record that was set aside whose value is no UTF-8 text, so "
                 "it cannot be written into a file to be corrected. Take the rows from `txn rows "
                 "show --json`, and produce the corrected records to the topic yourself.",
                 number="TXN-516",
             ) from None
 
     def check(self, content: bytes, position: Any) -> None:
-        """Refuse a file with a line that is no record.
+        """Refuse a file with a line that is not a record.
 
         Raises:
-            UserError: see there.
+            UserError: a line is not a record; says why.
         """
         for number, line in enumerate(re.split(rb"\r\n|\r|\n", content), 1):
-            if line.strip() and (wrong := self._wrong_in(line)):
+            if line.strip() and (problem := self._problem_of_line(line)):
                 raise UserError(
-                    f"Line {number} of the file is no record for {self._whose}: {wrong}. A line is "
-                    "a JSON object with Kafka's columns, `value` as text; what is left out is "
+                    f"Line {number} of the file is no record for {self._spout}: {problem}. A line "
+                    "is a JSON object with Kafka's columns, `value` as text; what is left out is "
                     "NULL. Correct it. Nothing was changed.",
                     number="TXN-516",
                 )
 
-    def _wrong_in(self, line: bytes) -> str | None:
+    def _problem_of_line(self, line: bytes) -> str | None:
         try:
             record = json.loads(line.decode())
         except (ValueError, RecursionError) as error:
@@ -191,14 +193,14 @@ class KafkaInlet(FileInlet):
         return f"it has both a value and {_COLUMNS}" if both else None
 
     def name(self, stem: str) -> str:
-        """As for files.
+        """Return a name as `FileInlet.name`.
 
         Raises:
-            UserError: there is no folder.
+            UserError: the spout has no folder for corrections.
         """
         if self._folder is None:
             raise UserError(
-                f"{self._whose} has no folder for corrected records. Give it one, "
+                f"{self._spout} has no folder for corrected records. Give it one, "
                 "KafkaSpout(..., corrections='corrections'), make the folder, start the topology "
                 "again with that, and run this again.",
                 number="TXN-516",
@@ -207,7 +209,7 @@ class KafkaInlet(FileInlet):
 
 
 def _pairs(row: str) -> Iterator[tuple[str, str]]:
-    """The names of a JSON object as Spark writes it, each with its value's own text."""
+    """Yield the names of a JSON object as Spark writes it, each with its value's own text."""
     decoder, at = json.JSONDecoder(), 1
     while row[at : at + 1] not in ("", "}"):
         name, at = decoder.raw_decode(row, at)
@@ -243,7 +245,7 @@ class _Header(BaseModel):
 
 
 class _Record(BaseModel):
-    """What a line may have: a record of Kafka as JSON, or `columns` in the place of its value."""
+    """A line of the file: a record of Kafka as JSON, with `value` or `columns`."""
 
     model_config = _STRICT
 

@@ -1,4 +1,4 @@
-"""Kafka's client settings, given once and translated for the two clients.
+"""Translate Kafka's client settings, given once, for the two clients.
 
 Records are read by Spark with Kafka's Java client; topics and offsets are looked up with librdkafka
 (confluent-kafka). The two spell some settings differently.
@@ -18,7 +18,7 @@ ISOLATION = "isolation.level"
 _LEVELS = ("read_committed", "read_uncommitted")
 
 # The spout or Spark's source decides these. Spark refuses most of them too, but one job later.
-_OURS = {
+_RESERVED = {
     "auto.offset.reset": "use first_poll=...",
     "bootstrap.servers": "it is the first argument",
     "enable.auto.commit": "positions are kept by the coordinator",
@@ -49,7 +49,7 @@ _QUIET: Mapping[str, int] = {
     "reconnect.backoff.max.ms": 1000,
 }
 
-# Shorter than Kafka's minutes: the batch shall fail and wait, not hang.
+# Shorter than Kafka's minutes: the batch must fail and wait, not hang.
 _SPARK_DEFAULTS = {
     "kafkaConsumer.pollTimeoutMs": "20000",
     "kafka.default.api.timeout.ms": "20000",
@@ -71,14 +71,14 @@ class ClientSettings:
 
 
 def client_settings(
-    servers: str, options: Mapping[str, str], overrides: Mapping[str, str], whose: str
+    servers: str, options: Mapping[str, str], overrides: Mapping[str, str], spout: str
 ) -> ClientSettings:
-    """Settings for Spark's reader and for librdkafka, from Kafka's own (Java) names.
+    """Make settings for Spark's reader and for librdkafka from Kafka's own (Java) names.
 
     Args:
         options: Kafka's names without `kafka.`.
         overrides: librdkafka's names, for settings that cannot be translated.
-        whose: the spout, for messages.
+        spout: the spout's name, for messages.
 
     Raises:
         TopologyError: a setting that the user must not set, or that has no translation.
@@ -86,65 +86,65 @@ def client_settings(
     for name in options:
         if name.startswith("kafka."):
             raise TopologyError(
-                f"{whose} has an option {name!r}. Write {name.removeprefix('kafka.')!r}: options "
+                f"{spout} has an option {name!r}. Write {name.removeprefix('kafka.')!r}: options "
                 "are Kafka's own names.",
                 number="TXN-404",
             )
-        if name in _OURS:
+        if name in _RESERVED:
             raise TopologyError(
-                f"{whose} has an option {name!r}, which you must not set: {_OURS[name]}.",
+                f"{spout} has an option {name!r}, which you must not set: {_RESERVED[name]}.",
                 number="TXN-404",
             )
     level = options.get(ISOLATION, _LEVELS[0])
     if level not in _LEVELS:
         raise TopologyError(
-            f"{whose} has {ISOLATION} {level!r}. Levels are: {', '.join(_LEVELS)}.",
+            f"{spout} has {ISOLATION} {level!r}. Levels are: {', '.join(_LEVELS)}.",
             number="TXN-404",
         )
     spark = dict(_SPARK_DEFAULTS) | {f"kafka.{name}": str(v) for name, v in options.items()}
     spark |= {"kafka.bootstrap.servers": servers, f"kafka.{ISOLATION}": level}
-    ours: dict[str, str | int] = {"bootstrap.servers": servers, **_QUIET}
-    ours |= _translated(options, overrides, whose)
-    return ClientSettings(spark, ours, level == _LEVELS[0])
+    librdkafka: dict[str, str | int] = {"bootstrap.servers": servers, **_QUIET}
+    librdkafka |= _translated(options, overrides, spout)
+    return ClientSettings(spark, librdkafka, level == _LEVELS[0])
 
 
 def _translated(
-    options: Mapping[str, str], overrides: Mapping[str, str], whose: str
+    options: Mapping[str, str], overrides: Mapping[str, str], spout: str
 ) -> dict[str, str]:
-    found = {_SAME[name]: str(value) for name, value in options.items() if name in _SAME}
+    settings = {_SAME[name]: str(value) for name, value in options.items() if name in _SAME}
     if "sasl.jaas.config" in options:
-        found |= _credentials(options["sasl.jaas.config"])
-        _require(found, "sasl.password", "sasl.jaas.config", overrides, whose)
+        settings |= _credentials(options["sasl.jaas.config"])
+        _require(settings, "sasl.password", "sasl.jaas.config", overrides, spout)
     for store, targets in (
         ("truststore", ("ssl.ca.location",)),
         ("keystore", ("ssl.certificate.location", "ssl.key.location")),
     ):
         if f"ssl.{store}.location" in options:
             if options.get(f"ssl.{store}.type", "JKS").upper() == "PEM":
-                found |= dict.fromkeys(targets, options[f"ssl.{store}.location"])
-            _require(found, targets[0], f"ssl.{store}.location", overrides, whose)
-    return found | dict(overrides)
+                settings |= dict.fromkeys(targets, options[f"ssl.{store}.location"])
+            _require(settings, targets[0], f"ssl.{store}.location", overrides, spout)
+    return settings | dict(overrides)
 
 
 def _credentials(jaas: str) -> dict[str, str]:
-    """User and password from the JAAS line of Kafka's PLAIN and SCRAM modules."""
+    """Parse user and password from the JAAS line of Kafka's PLAIN and SCRAM modules."""
     if not re.match(r"\s*\S*\.(Plain|Scram)LoginModule\s", jaas):
         return {}
-    found = {}
+    credentials = {}
     for name, double, single, bare in _CREDENTIAL.findall(jaas):
         value = re.sub(r"\\(.)", r"\1", double) if double else single or bare.rstrip(";")
-        found[f"sasl.{name}"] = value
-    return found
+        credentials[f"sasl.{name}"] = value
+    return credentials
 
 
 def _require(
-    found: Mapping[str, str], name: str, source: str, overrides: Mapping[str, str], whose: str
+    settings: Mapping[str, str], name: str, source: str, overrides: Mapping[str, str], spout: str
 ) -> None:
     # Any of librdkafka's settings of that kind will do (a token, a PKCS#12 store).
     kind = name.partition(".")[0] + "."
-    if name not in found and not any(given.startswith(kind) for given in overrides):
+    if name not in settings and not any(option.startswith(kind) for option in overrides):
         raise TopologyError(
-            f"{whose} has an option {source!r}, which librdkafka, the client for topics and "
+            f"{spout} has an option {source!r}, which librdkafka, the client for topics and "
             "offsets, does not have. Set librdkafka's own option in client_options, for example "
             f"{name!r} (librdkafka's CONFIGURATION.md has the names).",
             number="TXN-404",

@@ -1,4 +1,4 @@
-"""Where each partition of a Kafka spout continues: pure, from positions and a look."""
+"""Plan the offsets of a Kafka spout's partitions: pure, from positions and one look."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 CORRECTIONS = "corrections/"
-"""The name under which positions have the files of corrected records; no topic can have it."""
+"""The key of corrected records' files among positions; no topic can have this name."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}-(0|[1-9][0-9]{0,9})")
 """A valid topic name, and a number."""
 
@@ -69,7 +69,7 @@ class Position(BaseModel):
     partitions; 0: none since all of them were read together."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored: without default values."""
+        """Return the stored form: without default values."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -83,27 +83,27 @@ class Lost:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a partition's next batch begins."""
+    """The beginning of a partition's next batch."""
 
     offset: int
     lost: Lost | None = None
     durable: bool = False
-    """Store it even if there is nothing to read, because a later look would give another one."""
+    """Store it even if there is nothing to read: a later look would give another offset."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How many records each partition gives to a batch."""
+    """The number of records that each partition gives to a batch."""
 
     records: dict[str, int]
     turn: int = 0
     """The number of this turn, if partitions take turns; 0 if each has a share."""
 
 
-def going_on(partition: Partition, stored: Position, look: Look) -> Start:
-    """Where to continue after `stored`; the result has `lost` if records are gone."""
-    topic, part = look.topics[partition[0]], name_of(partition)
-    earliest, latest = look.earliest[partition], look.latest[partition]
+def going_on(partition: Partition, stored: Position, snapshot: Look) -> Start:
+    """Return the start after `stored`, with `lost` if records are gone."""
+    topic, part = snapshot.topics[partition[0]], name_of(partition)
+    earliest, latest = snapshot.earliest[partition], snapshot.latest[partition]
     if topic.id != stored.topic_id:
         words = (
             f"topic {partition[0]!r} was deleted and created again (its id was {stored.topic_id} "
@@ -127,29 +127,29 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
 
 @dataclass(frozen=True)
 class Left:
-    """What is there of the planned offsets of a partition."""
+    """The planned offsets of a partition that still exist."""
 
     position: Position
     words: str
-    """Which are gone, and why; empty: none."""
+    """The offsets that are gone, and why; empty: none."""
 
 
-def what_is_left(partition: Partition, planned: Position, look: Look) -> Left:
-    """The planned offsets that a look has found; `end` equals `start` if there are none."""
+def what_is_left(partition: Partition, planned: Position, snapshot: Look) -> Left:
+    """Return the planned offsets that still exist; `end` equals `start` if none do."""
     part = name_of(partition)
     nothing = planned.model_copy(update={"start": planned.end})
-    if partition[0] not in look.topics or partition not in look.latest:
+    if partition[0] not in snapshot.topics or partition not in snapshot.latest:
         return Left(nothing, f"{part} is gone")
-    lost = going_on(partition, planned.model_copy(update={"end": planned.start}), look).lost
+    lost = going_on(partition, planned.model_copy(update={"end": planned.start}), snapshot).lost
     if lost is None:
-        end = min(planned.end, look.latest[partition])
+        end = min(planned.end, snapshot.latest[partition])
         gone = f"{part} ends at offset {end}, before the planned {planned.end}"
         return Left(planned.model_copy(update={"end": end}), gone * (end < planned.end))
     start = (
         min(lost.skipped.next, planned.end) if lost.skipped.reason == "retention" else planned.end
     )
     skipped = lost.skipped.model_copy(update={"next": start})
-    end = max(start, min(planned.end, look.latest[partition]))
+    end = max(start, min(planned.end, snapshot.latest[partition]))
     return Left(
         planned.model_copy(update={"start": start, "end": end, "skipped": skipped}), lost.words
     )
@@ -161,7 +161,7 @@ def fair_shares(
     per_batch: int | None,
     turns: Mapping[str, int],
 ) -> Shares:
-    """How many records each partition gives to a batch.
+    """Share a batch among the partitions.
 
     If a partition has less than its share, the others get the rest, so a batch is full as long as
     there is enough to read. If a batch is smaller than the number of partitions with records,
@@ -171,41 +171,41 @@ def fair_shares(
     Args:
         turns: `Position.turn` of each partition.
     """
-    wanted = {
+    limited = {
         name: count if per_partition is None else min(count, per_partition)
         for name, count in available.items()
     }
     if per_batch is None:
-        return Shares(wanted)
-    waiting = [name for name in wanted if wanted[name]]
+        return Shares(limited)
+    waiting = [name for name in limited if limited[name]]
     if len(waiting) > per_batch:
         waiting.sort(key=lambda name: (turns.get(name, 0), name))
         chosen = set(waiting[:per_batch])
-        return Shares({n: int(n in chosen) for n in wanted}, 1 + max(turns.values(), default=0))
+        return Shares({n: int(n in chosen) for n in limited}, 1 + max(turns.values(), default=0))
     shares: dict[str, int] = {}
     budget = per_batch
-    for name in sorted(wanted, key=lambda name: (wanted[name], name)):
-        shares[name] = min(wanted[name], budget // (len(wanted) - len(shares)))
+    for name in sorted(limited, key=lambda name: (limited[name], name)):
+        shares[name] = min(limited[name], budget // (len(limited) - len(shares)))
         budget -= shares[name]
     return Shares(shares)
 
 
 def name_of(partition: Partition) -> str:
-    """The durable name of a partition: "topic-number", as Kafka itself writes it."""
+    """Return the durable name of a partition: "topic-number", as Kafka itself writes it."""
     return f"{partition[0]}-{partition[1]}"
 
 
 def parsed(name: str) -> Partition:
-    """The partition of a durable name."""
+    """Return the partition of a durable name."""
     topic, _, number = name.rpartition("-")
     return topic, int(number)
 
 
-def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Position]:
-    """The stored positions of partitions; the files of corrected records have one of their own.
+def stored_positions(stored: Mapping[str, Any], spout: str) -> dict[str, Position]:
+    """Parse the stored positions of partitions, without that of corrected records' files.
 
     Raises:
-        ProgressUnreadableError: this spout did not write them.
+        ProgressUnreadableError: another spout wrote them.
     """
     stored = {name: position for name, position in stored.items() if name != CORRECTIONS}
     try:
@@ -215,7 +215,7 @@ def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Positio
         return {name: Position.model_validate(position) for name, position in stored.items()}
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProgressUnreadableError(
-            f"The stored positions of {whose} are not in its format: {error}. Run the spout that "
+            f"The stored positions of {spout} are not in its format: {error}. Run the spout that "
             "wrote them, or give the stream a new name.",
             number="TXN-416",
         ) from error

@@ -1,4 +1,4 @@
-"""The values of Kafka records as columns: JSON or CSV, parsed by Spark."""
+"""Parse the values of Kafka records, JSON or CSV, into columns with Spark."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _SHOWN = 200
 
 
 class Values:
-    """How the values of a spout's records are parsed.
+    """The parser of a spout's values.
 
-    A record without a value (a tombstone) has NULL in every column of the schema. A value with
-    nothing in it does not parse, nor does one with several records.
+    A record without a value (a tombstone) has NULL in every column of the schema. An empty value
+    does not parse, nor does one with several records.
 
     Args:
-        whose: the spout, for messages.
+        spout: the spout's name, for messages.
         schema: DDL or StructType.
         bad_rows: "fail", "drop" or "set_aside".
-        options: of Spark's parser.
-        beside: how many columns a record has beside its value.
+        options: options of Spark's parser.
+        beside: the number of columns that a record has beside its value.
 
     Raises:
         TopologyError: an unknown format, a misspelt option, or settings that contradict each other.
@@ -47,7 +47,7 @@ class Values:
 
     def __init__(
         self,
-        whose: str,
+        spout: str,
         form: str,
         schema: str | StructType,
         bad_rows: str,
@@ -56,36 +56,38 @@ class Values:
     ) -> None:
         if form not in get_args(ValueFormat):
             raise TopologyError(
-                f"{whose} cannot parse values of format {form!r}. Formats are: "
+                f"{spout} cannot parse values of format {form!r}. Formats are: "
                 f"{', '.join(get_args(ValueFormat))}.",
                 number="TXN-404",
             )
-        check_options(form, options, whose)
+        check_options(form, options, spout)
         for name in options:
             if name.lower() in ("mode", "columnnameofcorruptrecord", "header"):
                 raise TopologyError(
-                    f"{whose} has a value option {name!r}, which you must not set: bad_rows says "
+                    f"{spout} has a value option {name!r}, which you must not set: bad_rows says "
                     "what becomes of values that do not parse, and a value has no header.",
                     number="TXN-404",
                 )
         self.unparsed = marks_of(
-            whose, bad_rows, form, options, position="txn_position", beside=beside
+            spout, bad_rows, form, options, position="txn_position", beside=beside
         )
-        self._whose = whose
+        self._spout = spout
         self._form = form
         self._schema = schema
         self._given = options
-        given = {**options, **(reader_options(options) if form == "csv" else {})}
-        self._options = {name: str(value) for name, value in given.items()} | permissive(_TEXT)
+        all_options = {**options, **(reader_options(options) if form == "csv" else {})}
+        self._options = {name: str(value) for name, value in all_options.items()} | permissive(
+            _TEXT
+        )
 
     def parsed(self, records: DataFrame, *, as_json: bool = False) -> DataFrame:
-        """Spark's records with the columns of the schema in the place of `value`.
+        """Return Spark's records with the columns of the schema in place of `value`.
 
         Args:
-            as_json: the values are JSON without options, whatever those of the topics are.
+            as_json: parse the values as JSON without options, whatever the topics' format is.
 
         Raises:
-            TopologyError: the schema cannot be read, or has names that records have as well.
+            TopologyError: the schema cannot be read, or its names clash with those of records.
         """
         from pyspark.sql import functions as sf
 
@@ -94,24 +96,24 @@ class Values:
         place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
         if self._form == "json" or as_json:
             names = _named([name for name in records.columns if name != "value"], fields)
-            given = {} if as_json else self._given
+            parser_options = {} if as_json else self._given
             marks = self.unparsed and replace(self.unparsed, reason="txn_reason")
-            rows = JsonRecords(self._whose, fields, given, marks, of_files=False)
-            found = rows.rows(records, value, place, names)
-            return found if self._form == "json" else found.drop("txn_reason")
+            rows = JsonRecords(self._spout, fields, parser_options, marks, of_files=False)
+            parsed = rows.rows(records, value, place, names)
+            return parsed if self._form == "json" else parsed.drop("txn_reason")
         struct = sf.from_csv(_one_line(value), _ddl(with_text(fields, _TEXT)), self._options)
         rest = [name for name in records.columns if name != "value"]
         beside = [sf.col(name).alias(alias) for name, alias in _named(rest, fields).items()]
         whole = records.select(struct.alias("txn_value"), value.alias("txn_record"), *rest)
-        bad = self._bad()
+        bad = self._is_bad()
         if self.unparsed is None:
-            told = sf.concat(
-                sf.lit(f"{self._whose} has a {NOT_PARSED} as {self._form} with the schema, at "),
+            message = sf.concat(
+                sf.lit(f"{self._spout} has a {NOT_PARSED} as {self._form} with the schema, at "),
                 place,
                 sf.lit(": "),
                 sf.make_valid_utf8(sf.substring("txn_record", 1, _SHOWN)),
             )
-            checked = sf.when(bad, sf.raise_error(told)).otherwise(sf.col("txn_value"))
+            checked = sf.when(bad, sf.raise_error(message)).otherwise(sf.col("txn_value"))
             whole = whole.select(checked.alias("txn_value"), *rest)
             return whole.select(*_columns(fields), *beside)
         return whole.select(
@@ -121,7 +123,7 @@ class Values:
             place.alias(self.unparsed.position),
         )
 
-    def _bad(self) -> Column:
+    def _is_bad(self) -> Column:
         from pyspark.sql import functions as sf
 
         record = sf.col("txn_record")
@@ -132,13 +134,13 @@ class Values:
     def _struct(self) -> StructType:
         from pyspark.sql.types import StructType
 
-        fields = as_nullable(as_struct(self._schema, self._whose))
+        fields = as_nullable(as_struct(self._schema, self._spout))
         assert isinstance(fields, StructType)
         return fields
 
 
 def _named(columns: list[str], fields: StructType) -> dict[str, str]:
-    """Kafka's columns and what they are called beside those of the schema.
+    """Return Kafka's columns -> their names beside those of the schema.
 
     Raises:
         TopologyError: the schema has both names.
@@ -156,9 +158,9 @@ def _named(columns: list[str], fields: StructType) -> dict[str, str]:
 
 
 def _one_line(record: Column) -> Column:
-    """A record without the end of its line, which Spark would take for a part of a value.
+    """Return a record without its line end, which Spark would take for part of a value.
 
-    Nor with a mark of its encoding, which Spark passes over in the first value of a task alone.
+    Also without an encoding mark, which Spark skips only in the first value of a task.
     """
     from pyspark.sql import functions as sf
 
@@ -172,5 +174,5 @@ def _columns(fields: StructType) -> list[Column]:
 
 
 def _ddl(schema: StructType) -> str:
-    """A schema of flat columns, as `from_csv` wants it."""
+    """Return a schema of flat columns as DDL for `from_csv`."""
     return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in schema)

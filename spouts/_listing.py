@@ -1,7 +1,7 @@
 """List files: local ones folder by folder, remote ones by their store.
 
 A name keeps the spelling of the pattern (relative stays relative), so a project that is moved
-together with its data goes on where it was.
+together with its data continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from txn.storage.store import Entry, Store
 __all__ = ["PACKED", "PAGE", "FileStat", "Listing", "stat_of"]
 
 PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-"""Endings by which Spark takes a file for a packed one; capitals are others."""
+"""Endings of files that Spark unpacks; in capitals it does not."""
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
 _SECOND = 1_000_000_000
 _FEW = 900
-"""Files within one page of S3's."""
+"""Number of files that fit into one page of S3."""
 PAGE = 50_000
-"""Files of a listing that are in memory at once with all that it says of them: 20 MB."""
+"""Files of a listing that are in memory at once, with all their facts: 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What tells a file from another one under the same name."""
+    """The facts that distinguish a file from another one under the same name."""
 
     size: int
     """Bytes."""
     mtime_ns: int | None
-    """Time of the last change, in nanoseconds since 1970; None where the storage has none."""
+    """Time of the last change, in nanoseconds since 1970; None: the storage has none."""
     version: str | None = None
     """ETag; None on disks and HDFS, and in positions of earlier releases."""
 
     def is_still(self, planned: FileStat) -> bool:
-        """Return whether this is the planned file: by its ETag, if both have one; else by time."""
+        """Return True if this is the planned file: by ETag if both have one, else by time."""
         if self.size != planned.size:
             return False
         if self.version is not None and planned.version is not None:
@@ -60,15 +60,15 @@ class FileStat:
 
 
 class Listing:
-    """The files that a pattern matches, now.
+    """The files that a pattern matches now.
 
     Args:
         pattern: a path or URI with `*`, `?`, `[...]` and `**` (any number of folders).
         options: `storage_options` of a URI's storage.
 
     Raises:
-        TopologyError: a scheme with one slash (but `file:/x`, which is a path), or one that nobody
-            can open.
+        TopologyError: a scheme with one slash (except `file:/x`, which is a path), or an unknown
+            scheme.
     """
 
     def __init__(self, pattern: str, options: Mapping[str, str] | None = None) -> None:
@@ -81,10 +81,10 @@ class Listing:
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
-        self._wanted = _matcher(self.pattern[len(self._base) :])
+        self._matcher = _matcher(self.pattern[len(self._base) :])
         self._store: Store | None = None
         self.hadoop: dict[str, str] = {}
-        """Options with which Spark's readers reach the files."""
+        """Options for Spark's readers to reach the files."""
         if scheme:
             self._store, address = open_store(self._base, options)
             account = account_in(options or {})
@@ -93,54 +93,54 @@ class Listing:
 
     @property
     def folder(self) -> str:
-        """The folder below which all its files lie: a URI, or an absolute path."""
-        found = self._base.rpartition("/")[0]
-        return found if self.remote else os.path.normpath(os.path.join(self._folder, found))
+        """The folder above all its files: a URI, or an absolute path."""
+        folder = self._base.rpartition("/")[0]
+        return folder if self.remote else os.path.normpath(os.path.join(self._folder, folder))
 
     @property
     def kind(self) -> str:
-        """How names are spelled: "relative", "absolute" or the URI's scheme."""
+        """The spelling of names: "relative", "absolute" or the URI's scheme."""
         if self.remote:
             return self.pattern.partition(":")[0]
         return "absolute" if os.path.isabs(self.pattern) else "relative"
 
     def names(self) -> list[str]:
-        """The matching names in name order, without hidden and unfinished files.
+        """Return the matching names in name order, without hidden and unfinished files.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage cannot be listed.
         """
         if self.remote:
             return self._remote_names()
-        found = retried(self._local_names, f"list {self.pattern}")
-        return sorted(name for name in found if not self._unfinished(name))
+        names = retried(self._local_names, f"list {self.pattern}")
+        return sorted(name for name in names if not self._unfinished(name))
 
     def first_few(self, most: int) -> list[str]:
-        """The first of `names` that are files with something in them. Remotely one page is listed.
+        """Return the first of `names` that are files and not empty. Remotely reads one page.
 
         Raises: as `names`.
         """
         if not self.remote:
-            found = (name for name in self.names() if (at := self.stat(name)) and at.size)
-            return list(islice(found, most))
+            names = (name for name in self.names() if (at := self.stat(name)) and at.size)
+            return list(islice(names, most))
         page = next(iter(self.pages(at_once=_FEW)), [])
         full = (e for e in page if self.fits(e) and e.size)
         return [self._base + entry.path for entry in islice(full, most)]
 
     def fits(self, entry: Entry) -> bool:
-        """Return whether `names` would name a file of `pages`."""
-        fits = self._wanted.fullmatch(entry.path) is not None
+        """Return True if `names` would have this file of `pages`."""
+        fits = self._matcher.fullmatch(entry.path) is not None
         return fits and not self._unfinished(self._base + entry.path)
 
     def pages(self, after: str = "", at_once: int = PAGE) -> Iterator[list[Entry]]:
-        """Of a remote storage: all files below `base`, in the order of their names.
+        """Yield all files of a remote storage below `base`, in the order of their names.
 
         The paths are relative to `base`. Only one part of the listing is in memory; if the storage
-        fails for a moment, the listing goes on where it was.
+        fails for a moment, the listing continues where it stopped.
 
         Args:
-            after: only names that sort behind this path.
-            at_once: files of a part.
+            after: only names that sort after this path.
+            at_once: most files of a part.
 
         Raises: as `names`.
         """
@@ -158,16 +158,16 @@ class Listing:
                 begun = False
                 raise
 
-        while found := retried(page, f"list {self.pattern}"):
-            cursor = found[-1].path
-            yield found
+        while entries := retried(page, f"list {self.pattern}"):
+            cursor = entries[-1].path
+            yield entries
 
     def stat(self, name: str) -> FileStat | None:
-        """As `stats`, of one file."""
+        """Return `stats` of one file."""
         return self.stats([name])[0]
 
     def stats(self, names: Sequence[str]) -> list[FileStat | None]:
-        """Size, time and version of files, remotely asked for at once; None: it does not exist.
+        """Return size, time and version of files, remotely in parallel; None: it does not exist.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -180,23 +180,25 @@ class Listing:
     def _stats(self, names: Sequence[str]) -> list[FileStat | None]:
         if self._store is None:
             return [self._local_stat(name) for name in names]
-        found = self._store.head([name[len(self._base) :] for name in names])
-        return [None if entry is None else stat_of(entry) for entry in found]
+        entries = self._store.head([name[len(self._base) :] for name in names])
+        return [None if entry is None else stat_of(entry) for entry in entries]
 
     def _local_stat(self, name: str) -> FileStat | None:
         try:
-            found = os.stat(os.path.join(self._folder, name))
+            status = os.stat(os.path.join(self._folder, name))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+        return (
+            FileStat(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
+        )
 
     def beginning(self, name: str, length: int) -> bytes | None:
-        """The first bytes of a file; None: it does not exist. Raises: as `names`."""
+        """Read the first bytes of a file; None: it does not exist. Raises: as `names`."""
         store, path = self._stored(name)
         return retried(lambda: store.beginning(path, length), f"read {name}")
 
     def opened(self, name: str) -> IO[bytes]:
-        """A file, to be read; a remote one is in memory.
+        """Open a file for reading; a remote one is in memory.
 
         Raises:
             OSError, StorageUnavailableError: it is gone, or the storage does not answer.
@@ -207,7 +209,7 @@ class Listing:
         return io.BytesIO(retried(lambda: store.get(path), f"read {name}") or b"")
 
     def tail(self, name: str, length: int) -> bytes | None:
-        """The last bytes of a file; None: it does not exist. Raises: as `names`."""
+        """Read the last bytes of a file; None: it does not exist. Raises: as `names`."""
         store, path = self._stored(name)
         return retried(lambda: store.tail(path, length), f"read {name}")
 
@@ -217,7 +219,7 @@ class Listing:
         return LocalStore("/"), self.local(name).lstrip("/")
 
     def above(self, folder: str) -> str | None:
-        """A folder above all files, or theirs, as Spark's readers take it; None: it is not above.
+        """Return a folder at or above that of all files for Spark's readers; None: it is not above.
 
         Args:
             folder: in the spelling of the pattern, or absolute.
@@ -234,24 +236,24 @@ class Listing:
         return self._spark.removesuffix(base[len(start) :].rstrip("/")).rstrip("/")
 
     def times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """When each of these local files was changed last; without those that cannot be seen."""
+        """Yield the last change of each of these local files; skips those that cannot be read."""
         for name in names:
             with contextlib.suppress(OSError):
                 yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
 
     def may_name(self, name: str) -> bool:
-        """Return whether a name lies below the pattern's part without wildcards."""
+        """Return True if a name is below the pattern's part without wildcards."""
         below = name[len(self._base) :]
         return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
 
     def matches(self, name: str) -> bool:
-        """Return whether a file of this name would be among `names`."""
+        """Return True if `names` would have a file of this name."""
         below = name[len(self._base) :]
-        fits = name.startswith(self._base) and self._wanted.fullmatch(below) is not None
+        fits = name.startswith(self._base) and self._matcher.fullmatch(below) is not None
         return fits and not self._unfinished(name)
 
     def new_name(self, stem: str) -> str | None:
-        """A name that the pattern matches, made from `stem`; None: it matches no such name.
+        """Make a name that the pattern matches from `stem`; None: it matches no such name.
 
         `stem` takes the place of a `*` in the last part that has one, "txn-rows" that of a `*` in
         any other part; `**` stands for no folder.
@@ -266,7 +268,7 @@ class Listing:
         return name if starred and self.matches(name) else None
 
     def local(self, name: str) -> str:
-        """The absolute path of a local file."""
+        """Return the absolute path of a local file."""
         return os.path.join(self._folder, name)
 
     @property
@@ -275,7 +277,7 @@ class Listing:
         return self._base
 
     def is_folder(self) -> bool:
-        """Return whether the pattern has no wildcard and names a folder."""
+        """Return True if the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
             return False
         if self._store is not None:
@@ -283,22 +285,22 @@ class Listing:
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
     def missing_folder(self) -> str | None:
-        """The folder before the first wildcard, if it is local and not there."""
+        """Return the folder before the first wildcard if it is local and missing."""
         there = self.remote or os.path.isdir(os.path.join(self._folder, self._base))
         return None if there else self._base
 
     def uri(self, name: str) -> str:
-        """The name for Spark's readers: absolute, with a scheme, not percent-encoded."""
+        """Return the name for Spark's readers: absolute, with a scheme, not percent-encoded."""
         if self.remote:
             return f"{self._spark}/{name[len(self._base) :]}"
         return "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
-        """As by Python's glob, but for a folder that may not be listed: that raises."""
+        """List as Python's glob does, but raise for a folder that cannot be listed."""
         parts = self.pattern[len(self._base) :].split("/")
         deep = parts.index("**") if "**" in parts else len(parts)
-        wanted = [_matcher(part) for part in parts[:deep]]
-        found: list[str] = []
+        matchers = [_matcher(part) for part in parts[:deep]]
+        paths: list[str] = []
         folders = [""]
         while folders:
             folder = folders.pop()
@@ -310,23 +312,23 @@ class Listing:
                     folders.append(f"{folder}{part}/")
                 elif not _WILD.search(part):
                     os.lstat(self.local(self._base + folder + part))
-                    found.append(folder + part)
+                    paths.append(folder + part)
                 else:
                     names, below = self._scan(folder, is_last, linked=part != "**")
-                    found += names
+                    paths += names
                     folders += [
                         f"{folder}{name}/"
                         for name in below
-                        if part == "**" or wanted[depth].fullmatch(name)
+                        if part == "**" or matchers[depth].fullmatch(name)
                     ]
-        return [self._base + name for name in found]
+        return [self._base + name for name in paths]
 
     def _scan(self, folder: str, is_last: bool, *, linked: bool) -> tuple[list[str], list[str]]:
-        """The names in a folder that match, and unless it is the last one the folders in it.
+        """Return a folder's matching names, and its folders unless it is the last one.
 
         Args:
             linked: enter symbolic links to folders. Below `**` they may lead back up, or to files
-                that have another name already.
+                that are listed under another name.
         """
         names: list[str] = []
         folders: list[str] = []
@@ -334,7 +336,7 @@ class Listing:
             for one in entries:
                 if _is_hidden(one.name):
                     continue
-                fits = self._wanted.fullmatch(folder + one.name)
+                fits = self._matcher.fullmatch(folder + one.name)
                 if fits and not _is_loop(one) and not self._is_second_name(one):
                     names.append(folder + one.name)
                 if not is_last and not _is_loop(one) and one.is_dir(follow_symlinks=linked):
@@ -342,26 +344,26 @@ class Listing:
         return names, folders
 
     def _is_second_name(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether it is a link to a file that is among the names itself."""
+        """Return True if it is a link to a file that is listed itself."""
         if not entry.is_symlink():
             return False
         base = os.path.realpath(self.local(self._base))
         return self.matches(self._base + os.path.relpath(os.path.realpath(entry.path), base))
 
     def _remote_names(self) -> list[str]:
-        found = (entry for page in self.pages() for entry in page)
-        return [self._base + entry.path for entry in found if self.fits(entry)]
+        entries = (entry for page in self.pages() for entry in page)
+        return [self._base + entry.path for entry in entries if self.fits(entry)]
 
     def _unfinished(self, name: str) -> bool:
-        """Return whether Spark itself would skip the name; also `.tmp`."""
+        """Return True if Spark itself would skip the name, or if it ends in `.tmp`."""
         below = name[len(self._base) :]
         return name.endswith((".tmp", "._COPYING_")) or any(map(_is_hidden, below.split("/")))
 
 
 def stat_of(entry: Entry) -> FileStat:
-    """What a listing or a look says of a file, the same in both.
+    """Return the stat of an entry, the same from a listing and from a request for the file.
 
-    Where there is an ETag, a look gives the time in whole seconds only.
+    With an ETag, a request returns the time in whole seconds only.
     """
     time = entry.modified_ns
     if entry.version is not None:
@@ -370,14 +372,14 @@ def stat_of(entry: Entry) -> FileStat:
 
 
 def _fixed_part(pattern: str) -> str:
-    """The folder before the first wildcard, with its slash; "" for the working folder."""
+    """Return the folder before the first wildcard, with its slash; "" for the working folder."""
     wild = _WILD.search(pattern)
     fixed = pattern[: wild.start()] if wild else pattern
     return fixed[: fixed.rfind("/") + 1]
 
 
 def _is_loop(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a link that leads to itself: nothing is there, and never will be."""
+    """Return True if it is a link that leads to itself: it will never name a file."""
     if entry.is_symlink():
         try:
             entry.stat()
@@ -391,14 +393,14 @@ def _is_hidden(part: str) -> bool:
 
 
 def _matcher(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `**` is any number of folders, and at its end all in them."""
+    """Convert a glob to a regular expression: `**` is any folders; at the end, also all files."""
     *folders, last = posixpath.normpath(pattern).split("/")
     above = ["(?:[^/]+/)*" if part == "**" else f"{_expression(part)}/" for part in folders]
     return re.compile("".join(above) + ("(?:[^/]+/)*[^/]+" if last == "**" else _expression(last)))
 
 
 def _expression(part: str) -> str:
-    """A part of a path, with what `fnmatch` knows; `[^a]` is one of two characters there."""
+    """Convert a part of a path, with the syntax of `fnmatch`: `[^a]` is one of two characters."""
     out = []
     while part:
         length = 1

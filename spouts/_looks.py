@@ -1,18 +1,18 @@
-"""When a `FileSpout` looks for new files, and where its look begins.
+"""Decide when a `FileSpout` polls for new files, and from which name on.
 
-A local folder is looked at whenever the spout is asked, and always as a whole.
+A local folder is polled whenever the spout is asked, and always as a whole.
 
-An object store is listed at most once in a while (`every_secs`), and never for more than half of
-the time. Names that sort behind all others are what comes most often (a date, a number), and a
-store lists from a name on. So most looks begin near the end of the last one: `_OVERLAP` names
-before it, because uploads that run side by side do not end in the order of their names.
+An object store is polled at most every `every_secs`, and for at most half of the time. New names
+mostly sort after all others (a date, a number), and a store lists from a name on. So most polls
+begin near the end of the last one: `_OVERLAP` names before it, because parallel uploads do not end
+in the order of their names.
 
-A name that sorts before that would be missed. So a look at everything follows at the latest when
-the last one is as long ago as 20 times what it took (or 10 s): it takes a twentieth of the time at
-most. Where everything is a page or less, each look is one. A run begins with one.
+Such a poll misses a name that sorts before its beginning. So a whole poll follows at the latest
+20 times as long after the last whole one as that one took (or 10 s): whole polls take at most a
+twentieth of the time. If all files fit into a page, every poll is whole. So is the first of a run.
 
-Where there are more new files than the spout keeps (`most`), the next look goes on behind those
-that it kept, once they are taken, and ends when it has as many again.
+If there are more new files than the spout keeps (`most`), the next poll continues after the kept
+ones, once they are taken, and ends when it has as many again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spouts._listing import PAGE, FileStat, Listing, stat_of
 __all__ = ["Look", "Looks"]
 
 _OVERLAP = 900
-"""With as many names again, still one page of S3's."""
+"""Together with as many new names, one page of S3."""
 _SHARE = 20
 _LEAST_SECS = 10.0
 _SECOND = 1_000_000_000
@@ -38,27 +38,27 @@ Unseen = Callable[[Sequence[str]], list[str]]
 
 @dataclass(frozen=True)
 class Look:
-    """What a look has found, in name order."""
+    """The result of a poll, in name order."""
 
     names: list[str]
-    """All that it saw."""
+    """All names that it listed."""
     unseen: list[str]
-    """Those of them that no batch took."""
+    """The names that no batch took."""
     is_whole: bool = True
-    """Whether it saw everything that is there."""
+    """True if it listed all files."""
     is_cut: bool = False
-    """Whether it ended early, because the spout keeps no more."""
+    """True if it ended early, because the spout keeps no more."""
     stats: dict[str, FileStat] = field(default_factory=dict)
-    """Of a remote storage: size, time and version of the first of `unseen`."""
+    """Size, time and version of the first of `unseen`, for a remote storage."""
 
 
 class Looks:
-    """The looks of one spout. Not thread-safe: only the planner uses it.
+    """The polls of one spout. Not thread-safe: only the planner uses it.
 
     Args:
-        every_secs: remotely, seconds between two looks at least.
-        most: names of a look that the spout keeps for its next batches.
-        monotonic: seconds.
+        every_secs: least seconds between two polls of a remote storage.
+        most: names of a poll that the spout keeps for its next batches.
+        monotonic: a clock in seconds.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class Looks:
         self.begin()
 
     def begin(self) -> None:
-        """The next look is at everything, and now."""
+        """Make the next poll a whole one, and due now."""
         self._next = self._next_whole = float("-inf")
         self._after = ""
         self._kept_up_to: str | None = None
 
     def look(self, unseen: Unseen) -> Look | None:
-        """Look for files that no batch took; None: it is too early for that.
+        """Poll for files that no batch took; None: it is too early.
 
-        Unless `begin` was called since, all that the last look kept must have been taken.
+        Unless `begin` was called since, all files kept from the last poll must have been taken.
 
         Args:
-            unseen: those of some names that no batch took.
+            unseen: filters names: returns those that no batch took.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage cannot be listed; the next
-                look is at everything.
+                poll is a whole one.
         """
         if not self._listing.remote:
             names = self._listing.names()
@@ -98,12 +98,12 @@ class Looks:
         is_whole = not goes_on and (begun >= self._next_whole or not self._after)
         after, whole_at = self._kept_up_to or self._after, self._next_whole
         self.begin()
-        found = self._list(unseen, "" if is_whole else after, is_whole, may_end=goes_on)
+        result = self._list(unseen, "" if is_whole else after, is_whole, may_end=goes_on)
         ended = self._monotonic()
         self._next = ended + max(self._every, ended - begun)
         whole_in = max(_LEAST_SECS, _SHARE * (ended - begun))
         self._next_whole = ended + whole_in if is_whole else whole_at
-        return found
+        return result
 
     def _list(self, unseen: Unseen, after: str, is_whole: bool, may_end: bool) -> Look:
         base = self._listing.base
@@ -117,10 +117,10 @@ class Looks:
             fitting = {base + entry.path: entry for entry in page if self._listing.fits(entry)}
             names += fitting
             times.extend(entry.modified_ns // _SECOND * _SECOND for entry in fitting.values())
-            found = unseen([*fitting])
-            for name in found[: self._most - len(stats)]:
+            new_names = unseen([*fitting])
+            for name in new_names[: self._most - len(stats)]:
                 stats[name] = stat_of(fitting[name])
-            new += found
+            new += new_names
             if may_end and len(new) >= self._most and len(page) == at_once:
                 is_cut = True
                 break
@@ -132,9 +132,9 @@ class Looks:
         return Look(names, new, is_whole, is_cut, stats)
 
     def times(self, names: Sequence[str]) -> Iterable[tuple[str, int | None]]:
-        """When each of these files was changed last; without those that cannot be seen.
+        """Return the time of change of each file; skips files that cannot be read.
 
-        Remotely as the last look saw them, in whole seconds, and for one call only.
+        Remotely the times of the last poll, in whole seconds, and for one call only.
         """
         if not self._listing.remote:
             return self._listing.times(names)

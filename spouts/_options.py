@@ -1,4 +1,4 @@
-"""Options of Spark's readers. Spark passes over a name that it does not know."""
+"""Check options of Spark's readers. Spark itself ignores unknown names."""
 
 from __future__ import annotations
 
@@ -39,48 +39,48 @@ _KNOWN = {
     },
     "text": _FILES | {"charset", "encoding", "lineSep", "wholetext"},
 }  # fmt: skip
-"""Format -> the names of Spark 3.5 to 4.2; upper and lower case are one."""
+"""Format -> the names in Spark 3.5 to 4.2; upper and lower case are one."""
 
 
 def is_known(form: str, name: str) -> bool:
-    """Whether Spark's reader of the format has an option of that name, in whatever case."""
-    return name.lower() in {known.lower() for known in _KNOWN[form]}
+    """Return True if Spark's reader of the format has an option of that name, in any case."""
+    return name.lower() in {option.lower() for option in _KNOWN[form]}
 
 
 def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their names in small letters: upper and lower case are one."""
+    """Return options with names in small letters: upper and lower case are one."""
     return {name.lower(): value for name, value in options.items()}
 
 
 def is_set(options: Mapping[str, Any], name: str) -> bool:
-    """Whether an option is given and true. The name in small letters."""
+    """Return True if an option, named in small letters, is given and true."""
     return str(lowered(options).get(name, False)).lower() == "true"
 
 
 def encoding_of(options: Mapping[str, Any]) -> str | None:
-    """The encoding that options of Spark's reader name, by either name; None: they name none."""
-    given = lowered(options)
-    found = given.get("encoding", given.get("charset"))
-    return None if found is None else str(found)
+    """Return the encoding in options of Spark's reader, by either name; None: not given."""
+    by_name = lowered(options)
+    encoding = by_name.get("encoding", by_name.get("charset"))
+    return None if encoding is None else str(encoding)
 
 
-def check_options(form: str, given: Iterable[str], whose: str, extra: str = "") -> None:
+def check_options(form: str, options: Iterable[str], spout: str, extra: str = "") -> None:
     """Refuse options that Spark's reader of the format does not know.
 
     Args:
-        extra: for the message: where those belong that others know.
+        extra: advice for the message: the place for options of other libraries.
 
     Raises:
-        TopologyError: naming the options that come near.
+        TopologyError: an unknown option; names the closest ones.
     """
-    known = {name.lower(): name for name in _KNOWN[form]}
-    for name in given:
-        if name.lower() in known:
+    names = {name.lower(): name for name in _KNOWN[form]}
+    for name in options:
+        if name.lower() in names:
             continue
-        near = [known[found] for found in get_close_matches(name.lower(), known, cutoff=0.6)]
+        near = [names[match] for match in get_close_matches(name.lower(), names, cutoff=0.6)]
         meant = f"Did you mean {' or '.join(near)}? " if near else ""
         raise TopologyError(
-            f"{whose} has an option {name}, which Spark's reader of {form} does not know and "
+            f"{spout} has an option {name}, which Spark's reader of {form} does not know and "
             f"would pass over. {meant}Correct it, or leave it out. {extra}".rstrip(),
             number="TXN-408",
         )

@@ -1,4 +1,4 @@
-"""Rows that are written in the program, and failures among them."""
+"""Make DataFrames of rows that are written in the program, with failures among them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Sequence[Row | Exception]
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType) -> DataFrame:
-    """A DataFrame of these rows.
+    """Make a DataFrame of these rows.
 
     Raises:
         TopologyError: the DDL cannot be read.

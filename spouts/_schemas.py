@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["as_nullable", "as_struct", "as_wide", "check_same", "require_schema"]
 
 
-def as_struct(schema: str | StructType, whose: str) -> StructType:
-    """A schema given as DDL or StructType, as a StructType. Needs a running Spark session.
+def as_struct(schema: str | StructType, spout: str) -> StructType:
+    """Parse a schema given as DDL or StructType. Needs a running Spark session.
 
     Raises:
         TopologyError: the DDL cannot be read.
@@ -25,28 +25,28 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
     from pyspark.sql.types import StructType
 
     if isinstance(schema, StructType):
-        return _with_columns(schema, whose)
+        return _with_columns(schema, spout)
     try:
         parsed = StructType.fromDDL(schema)
     except ParseException as error:
         raise TopologyError(
-            f"The schema of {whose} is not DDL that Spark can read: {schema!r} "
+            f"The schema of {spout} is not DDL that Spark can read: {schema!r} "
             f"({in_one_line(str(error))}). Write it as 'month int, carrier string'.",
             number="TXN-410",
         ) from error
     if not isinstance(parsed, StructType):
         raise TopologyError(
-            f"The schema of {whose} has no columns but is a single type: {schema!r}. Write it as "
+            f"The schema of {spout} has no columns but is a single type: {schema!r}. Write it as "
             "'month int, carrier string'.",
             number="TXN-410",
         )
-    return _with_columns(parsed, whose)
+    return _with_columns(parsed, spout)
 
 
-def _with_columns(schema: StructType, whose: str) -> StructType:
+def _with_columns(schema: StructType, spout: str) -> StructType:
     if not schema.fields:
         raise TopologyError(
-            f"The schema of {whose} has no columns, so of every record only its txid would be "
+            f"The schema of {spout} has no columns, so of every record only its txid would be "
             "stored. Write it as 'month int, carrier string'.",
             number="TXN-410",
         )
@@ -54,7 +54,7 @@ def _with_columns(schema: StructType, whose: str) -> StructType:
 
 
 def as_nullable(data_type: DataType) -> DataType:
-    """The type with every part nullable, as Spark makes a schema that is given for a file.
+    """Return the type with every part nullable, as Spark makes a schema given for a file.
 
     Spark's own: `DataType.asNullable` in its Scala sources.
     """
@@ -62,7 +62,7 @@ def as_nullable(data_type: DataType) -> DataType:
 
 
 def as_wide(data_type: DataType) -> DataType:
-    """The nullable type with `int` for smaller numbers: Spark cuts off what does not fit those."""
+    """Return the nullable type with `int` for smaller numbers, which Spark would cut off silently."""
     from pyspark.sql.types import ByteType, IntegerType, ShortType
 
     return _rebuilt(
@@ -71,7 +71,7 @@ def as_wide(data_type: DataType) -> DataType:
 
 
 def _rebuilt(data_type: DataType, of_leaf: Callable[[DataType], DataType]) -> DataType:
-    """The type with every part nullable and each innermost type replaced."""
+    """Return the type with every part nullable and each innermost type replaced."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(data_type, StructType):
@@ -104,19 +104,19 @@ def require_schema(text: str) -> str:
     return text
 
 
-def check_same(known: StructType, given: StructType, whose: str) -> None:
+def check_same(stored: StructType, declared: StructType, spout: str) -> None:
     """Refuse a schema that differs from the one with which this source was read so far.
 
     Raises:
         TopologyError: names the first field that differs.
     """
-    for position in range(max(len(known), len(given))):
-        before = _described(known, position)
-        now = _described(given, position)
-        if before != now:
+    for position in range(max(len(stored), len(declared))):
+        before = _described(stored, position)
+        current = _described(declared, position)
+        if before != current:
             raise TopologyError(
-                f"The schema of {whose} has changed: field {position + 1} was {before} in the "
-                f"batches read so far and is {now} now. Restore the former schema, or give the "
+                f"The schema of {spout} has changed: field {position + 1} was {before} in the "
+                f"batches read so far and is {current} now. Restore the former schema, or give the "
                 "topology another name and start over with other tables.",
                 number="TXN-411",
             )

@@ -26,7 +26,7 @@ _DIGEST_BYTES = 8
 _TAIL = 256
 """Digests that a position holds before they become a segment."""
 _MERGED = 8
-"""How many segments of one size become one of the next size."""
+"""Number of segments of one size that become one of the next size."""
 _LARGEST = 1 << 20
 """Most digests of a merged segment: 8 MB."""
 _MAGIC = b"txnseen1"
@@ -41,7 +41,7 @@ class Segment(BaseModel):
     name: str = Field(pattern="^[0-9a-f]{32}$")
     """The keeper's name for it."""
     files: int = Field(gt=0)
-    """How many digests it has."""
+    """The number of its digests."""
 
 
 class Taken(BaseModel):
@@ -50,9 +50,9 @@ class Taken(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     seen: str
-    """Base64 of sorted 8-byte digests of paths: those that are in no segment."""
+    """Base64 of sorted 8-byte digests of paths that are in no segment."""
     segments: tuple[Segment, ...] = Field(default=(), strict=False)
-    """The segments with the others."""
+    """The segments with the other digests."""
 
     @field_validator("seen")
     @classmethod
@@ -70,8 +70,8 @@ class Taking:
 
     def __init__(self) -> None:
         self.keeper: Keeper | None = None
-        """None: everything stays in the positions."""
-        self._known: dict[str, pa.Array] = {}
+        """None: all digests stay in the positions."""
+        self._loaded: dict[str, pa.Array] = {}
 
     def load(self, taken: Taken | None) -> None:
         """Read the segments of a position that are not in memory yet.
@@ -80,14 +80,14 @@ class Taking:
             OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
             ProgressUnreadableError: a segment is missing or damaged.
         """
-        wanted = {segment.name: segment for segment in taken.segments} if taken else {}
-        self._known = {name: digests for name, digests in self._known.items() if name in wanted}
-        for name, segment in wanted.items():
-            if name not in self._known:
-                self._known[name] = self._read(segment)
+        segments = {segment.name: segment for segment in taken.segments} if taken else {}
+        self._loaded = {name: digests for name, digests in self._loaded.items() if name in segments}
+        for name, segment in segments.items():
+            if name not in self._loaded:
+                self._loaded[name] = self._read(segment)
 
     def unseen(self, names: Sequence[str], taken: Taken | None) -> list[str]:
-        """The names that no batch took, in their order.
+        """Return the names that no batch took, in their order.
 
         Raises: as `load`.
         """
@@ -97,15 +97,15 @@ class Taking:
         return [names[place] for place in pc.indices_nonzero(pc.invert(old)).to_pylist()]
 
     def without_missing(self, names: Sequence[str], taken: Taken) -> Taken:
-        """The set reduced to these names; segments that lose nothing stay as they are.
+        """Return the set reduced to these names; segments that lose none are reused.
 
         Raises: as `load`.
         """
         self.load(taken)
         there = _digests(names)
-        rest, segments = [_left(_of(b64decode(taken.seen)), there)], []
+        rest, segments = [_remaining(_array_of(b64decode(taken.seen)), there)], []
         for segment in taken.segments:
-            left = _left(self._known[segment.name], there)
+            left = _remaining(self._loaded[segment.name], there)
             if len(left) == segment.files:
                 segments.append(segment)
             else:
@@ -113,16 +113,16 @@ class Taking:
         return Taken(seen=_encoded(pa.concat_arrays(rest)), segments=tuple(segments))
 
     def after(self, taken: Taken | None, names: Sequence[str]) -> Taken:
-        """The set with these names added; a tail that has become long is stored as a segment.
+        """Return the set with these names added; stores a tail that has become long as a segment.
 
         Raises: as `load`.
         """
-        before = self._folded(taken) if taken else Taken(seen="")
-        tail = pa.concat_arrays([_of(b64decode(before.seen)), _digests(names)])
+        before = self._fold_tail(taken) if taken else Taken(seen="")
+        tail = pa.concat_arrays([_array_of(b64decode(before.seen)), _digests(names)])
         return Taken(seen=_encoded(tail), segments=before.segments)
 
-    def _folded(self, taken: Taken) -> Taken:
-        tail = _of(b64decode(taken.seen))
+    def _fold_tail(self, taken: Taken) -> Taken:
+        tail = _array_of(b64decode(taken.seen))
         if len(tail) < _TAIL or self.keeper is None:
             return taken
         self.load(taken)
@@ -132,25 +132,25 @@ class Taking:
             size = sum(len(part) for part in parts) + sum(s.files for s in equals)
             if len(equals) < _MERGED - 1 or size > _LARGEST:
                 break
-            parts += [self._known[s.name] for s in equals]
+            parts += [self._loaded[s.name] for s in equals]
             merged = [s for s in merged if s not in equals]
             level = _level(size)
-        segment = self._kept(pa.concat_arrays(parts))
+        segment = self._store_segment(pa.concat_arrays(parts))
         return taken if segment is None else Taken(seen="", segments=(*merged, segment))
 
-    def _kept(self, digests: pa.Array) -> Segment | None:
+    def _store_segment(self, digests: pa.Array) -> Segment | None:
         assert self.keeper is not None
         joined = _joined(digests)
         name = self.keeper.keep(_MAGIC + joined)
         if name is None:
             return None
-        self._known[name] = _of(joined)
-        return Segment(name=name, files=len(self._known[name]))
+        self._loaded[name] = _array_of(joined)
+        return Segment(name=name, files=len(self._loaded[name]))
 
     def _all(self, taken: Taken) -> pa.ChunkedArray:
         self.load(taken)
-        kept = [self._known[segment.name] for segment in taken.segments]
-        return pa.chunked_array([_of(b64decode(taken.seen)), *kept], pa.uint64())
+        stored = [self._loaded[segment.name] for segment in taken.segments]
+        return pa.chunked_array([_array_of(b64decode(taken.seen)), *stored], pa.uint64())
 
     def _read(self, segment: Segment) -> pa.Array:
         if self.keeper is None:
@@ -166,7 +166,7 @@ class Taking:
                 "files that this release can read. Run the release that wrote it.",
                 number="TXN-416",
             )
-        return _of(content[len(_MAGIC) :])
+        return _array_of(content[len(_MAGIC) :])
 
 
 def _level(files: int) -> int:
@@ -181,16 +181,16 @@ def _digests(names: Sequence[str]) -> pa.Array:
         blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()
         for name in names
     )
-    return _of(joined)
+    return _array_of(joined)
 
 
-def _of(joined: bytes) -> pa.Array:
-    """Digests as whole numbers, without a copy."""
+def _array_of(joined: bytes) -> pa.Array:
+    """Return digests as an array of integers, without a copy."""
     count = len(joined) // _DIGEST_BYTES
     return pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(joined)])
 
 
-def _left(digests: pa.Array, there: pa.Array) -> pa.Array:
+def _remaining(digests: pa.Array, there: pa.Array) -> pa.Array:
     return digests.filter(pc.is_in(digests, value_set=there))
 
 
@@ -199,9 +199,9 @@ def _encoded(digests: pa.Array) -> str:
 
 
 def _joined(digests: pa.Array) -> bytes:
-    """Each digest once, in the order of its bytes."""
+    """Return each digest once, in the order of its bytes."""
     values = digests.buffers()[1]
     start, end = (_DIGEST_BYTES * n for n in (digests.offset, digests.offset + len(digests)))
     joined = values.to_pybytes()[start:end] if values is not None else b""
-    found = {joined[i : i + _DIGEST_BYTES] for i in range(0, len(joined), _DIGEST_BYTES)}
-    return b"".join(sorted(found))
+    distinct = {joined[i : i + _DIGEST_BYTES] for i in range(0, len(joined), _DIGEST_BYTES)}
+    return b"".join(sorted(distinct))

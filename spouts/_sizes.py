@@ -16,37 +16,37 @@ class BatchSize:
     """A cap of one batch.
 
     Args:
-        given: a number, or (least, most): `least` while the topology is caught up, up to `most`
+        size: a number, or (least, most): `least` while the topology is caught up, up to `most`
             while it is behind.
-        whose: the spout, for messages.
+        spout: the spout's name, for messages.
         setting: the argument's name, for messages.
 
     Raises:
         TopologyError: a number below 1, or an invalid range.
     """
 
-    def __init__(self, given: Size, whose: str, setting: str) -> None:
-        if isinstance(given, tuple | list):
-            if not _is_range(given):
+    def __init__(self, size: Size, spout: str, setting: str) -> None:
+        if isinstance(size, tuple | list):
+            if not _is_range(size):
                 raise TopologyError(
-                    f"{whose} was given {setting}={given!r}. A range is (least, most), two whole "
+                    f"{spout} was given {setting}={size!r}. A range is (least, most), two whole "
                     "numbers from 1 on, the smaller one first.",
                     number="TXN-415",
                 )
-            self._least, self._most = given
+            self._least, self._most = size
         else:
-            if not _is_count(given) or given < 1:
+            if not _is_count(size) or size < 1:
                 raise TopologyError(
-                    f"{whose} needs {setting} of 1 or more, not {given!r}; or a range (least, "
+                    f"{spout} needs {setting} of 1 or more, not {size!r}; or a range (least, "
                     "most).",
                     number="TXN-415",
                 )
-            self._least = self._most = given
+            self._least = self._most = size
         self._share = 0.0
 
     @property
     def now(self) -> int:
-        """How much the next batch may take."""
+        """The cap of the next batch."""
         return self._least + round(self._share * (self._most - self._least))
 
     def set_target(self, share: float) -> None:

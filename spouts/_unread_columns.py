@@ -1,8 +1,8 @@
-"""Tell of columns that are in no table: those that a file has and the schema lacks.
+"""Warn of columns that reach no table: a file has them and the schema lacks them.
 
-Spark's readers pass over them, and make NULL of what the schema has and a file lacks. So a key in
-another case, records within an envelope, and columns that were renamed look like rows of NULL. The
-first record of a few files shows it.
+Spark's readers ignore them, and read NULL for columns of the schema that a file lacks. So a key in
+another case, records within an envelope, and renamed columns look like rows of NULL. The first
+record of a few files shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["UnreadColumns"]
 
 _LOOKED = 20
-"""Files of a batch that are looked at; of remote ones only the first is, by one request."""
+"""Most files of a batch to check; of remote ones only the first, with one request."""
 _KINDS = 20
 """Most notices of a run."""
 _NAMED = 20
@@ -33,35 +33,35 @@ notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class UnreadColumns:
-    """Only the planner looks; another thread may ask for `texts`."""
+    """The notices of unread columns. Only the planner checks; any thread may ask for `texts`."""
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
         self._listing = files.listing
-        given = lowered(files.options)
-        self._has_names = files.form in ("json", "parquet") and "singlevariantcolumn" not in given
-        self._takes_folders = "basepath" in given
-        self._told: dict[tuple[str, ...], str] = {}
+        options = lowered(files.options)
+        self._has_names = files.form in ("json", "parquet") and "singlevariantcolumn" not in options
+        self._takes_folders = "basepath" in options
+        self._notices: dict[tuple[str, ...], str] = {}
         """Kind -> the notice of its first file."""
 
     def texts(self) -> list[str]:
-        """The notices of this run so far."""
-        return [*self._told.values()]
+        """Return the notices of this run so far."""
+        return [*self._notices.values()]
 
     def look(self, names: Sequence[str], schema: StructType) -> None:
-        """Warn of the files of a batch, once of each kind: these columns, that way."""
+        """Check the files of a batch, and warn once of each kind of unread columns."""
         for name in names[: 1 if self._listing.remote else _LOOKED]:
             try:
-                found = [*self._unread(name, schema.fieldNames())]
+                problems = [*self._unread(name, schema.fieldNames())]
             except (OSError, StorageUnavailableError, StorageRefusedError):
-                return  # whoever reads the file says so
-            for kind, text in found:
-                if kind not in self._told and len(self._told) < _KINDS:
-                    self._told = {**self._told, kind: f"{self._files.whose}: {name} {text}"}
-                    notices.warning("%s", self._told[kind])
+                return  # reading the file reports it
+            for kind, text in problems:
+                if kind not in self._notices and len(self._notices) < _KINDS:
+                    self._notices = {**self._notices, kind: f"{self._files.spout}: {name} {text}"}
+                    notices.warning("%s", self._notices[kind])
 
     def _unread(self, name: str, schema: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Kinds of columns that are not read, and what is said of each."""
+        """Yield (kind, text) for columns that are not read."""
         columns: Mapping[str, Any] = {}
         if self._has_names and self._files.form == "json":
             text = beginning(self._files, name)
@@ -81,15 +81,15 @@ class UnreadColumns:
                 f"columns, say basePath={above!r}, and name them in the schema if you give one."
             )
             yield ("folders", *keys), text
-        # Spark tells capitals apart in JSON only.
+        # Spark distinguishes capitals in JSON only.
         alike = (lambda text: text) if self._files.form == "json" else str.lower
-        wanted = {alike(column) for column in schema}
-        unread = {c: value for c, value in columns.items() if alike(c) not in wanted}
+        schema_names = {alike(column) for column in schema}
+        unread = {c: value for c, value in columns.items() if alike(c) not in schema_names}
         if not unread:
             return
         hint = f"{_some([*unread])}.{_hint(unread, schema)}"
         taken = keys if self._takes_folders else []
-        if wanted.isdisjoint(map(alike, [*columns, *taken])):
+        if schema_names.isdisjoint(map(alike, [*columns, *taken])):
             text = f"has none of the schema's columns ({_some(schema)}), so in its rows all of them"
             yield ("none", *unread), f"{text} are NULL. It has {hint}"
         else:
@@ -98,13 +98,13 @@ class UnreadColumns:
 
 
 def _hint(columns: Mapping[str, Any], schema: Sequence[str]) -> str:
-    """Where the columns of the schema may be instead."""
-    wanted = {column.lower(): column for column in schema}
+    """Suggest the place of the schema's columns; empty: none."""
+    by_lower_name = {column.lower(): column for column in schema}
     for column, value in columns.items():
-        if column not in schema and column.lower() in wanted:
+        if column not in schema and column.lower() in by_lower_name:
             return (
                 f" Capitals are told apart in JSON: write '{column}', not "
-                f"'{wanted[column.lower()]}', in the schema."
+                f"'{by_lower_name[column.lower()]}', in the schema."
             )
         within = value[0] if isinstance(value, list) and value else value
         if column not in schema and isinstance(within, dict) and {*within} & {*schema}:

@@ -1,7 +1,7 @@
-"""Files that Spark cannot read, or would take for something else: known by their bytes alone.
+"""Detect files that Spark cannot read, or would read as something else, by their bytes alone.
 
-So every attempt at a batch finds the same ones. What takes long, a look at all bytes, is left to
-attempts after the first: the first one has failed if there is such a file.
+So every attempt at a batch finds the same ones. The slow check, of all bytes, is left to attempts
+after the first: if there is such a file, the first one has failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Unreadable"]
 
 _ENDLESS = (".lz4", ".snappy")
-"""Hadoop's formats of blocks, of which it takes those that are whole and says nothing."""
+"""Block formats of Hadoop, which reads the whole blocks of a cut-off file without an error."""
 _MAGIC = {
     b"\x1f\x8b\x08": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -39,24 +39,24 @@ _SHOWN = 3
 
 
 class Unreadable:
-    """Looks at the files of a spout."""
+    """Checks the files of a spout."""
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
         self._listing = files.listing
 
     def among(self, sizes: Mapping[str, int], *, whole: bool) -> dict[str, str]:
-        """Those of some files that cannot be read, with what is wrong.
+        """Return the unreadable ones of some files, with the reason.
 
         Args:
             sizes: name -> bytes.
-            whole: look at all bytes of a packed file, and at the end of a Parquet file.
+            whole: check all bytes of text and packed files, and the end of a Parquet file.
 
         Raises:
             OSError, StorageUnavailableError: the storage does not answer.
         """
-        found = in_parallel(partial(self._why, whole=whole), [*sizes.items()])
-        return {name: why for name, why in zip(sizes, found, strict=True) if why}
+        reasons = in_parallel(partial(self._why, whole=whole), [*sizes.items()])
+        return {name: why for name, why in zip(sizes, reasons, strict=True) if why}
 
     def _why(self, file: tuple[str, int], *, whole: bool) -> str | None:
         name, size = file
@@ -90,7 +90,7 @@ class Unreadable:
                 return f"it is no whole gzip file ({error})"
 
     def _why_not_text(self, file: IO[bytes] | gzip.GzipFile) -> str | None:
-        """Look at all bytes. Spark replaces those that are not UTF-8, and fails at wider ones."""
+        """Check all bytes. Spark replaces invalid UTF-8, and fails at invalid UTF-16 or UTF-32."""
         part = file.read(1 << 20)
         encoding = self._files.encoding or json.detect_encoding(part)
         is_wide = encoding.lower().startswith(("utf-16", "utf-32"))
@@ -115,33 +115,33 @@ class Unreadable:
         return "it does not begin and end as a Parquet file does"
 
     def _place(self, name: str) -> str:
-        """The file as Spark names it."""
+        """Return the file as Spark names it."""
         uri = self._listing.uri(name)
         return uri if self._listing.remote else uri.replace("file:/", "file:///", 1)
 
-    def told(self, found: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-        """What cannot be read, and the way out."""
+    def message(self, reasons: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+        """Return a message with the unreadable files and the way out."""
         return (
-            f"{self.named(found, sizes)}. Give the spout bad_rows='set_aside': such a file is then "
-            "set aside alone, and the others go on. Put a whole one beside it, under a new name "
-            "with the right ending."
+            f"{self.named(reasons, sizes)}. Give the spout bad_rows='set_aside': such a file is "
+            "then set aside alone, and the others go on. Put a whole one beside it, under a new "
+            "name with the right ending."
         )
 
-    def named(self, found: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-        """What cannot be read."""
-        files = [f"{name} ({sizes[name]} bytes): {why}" for name, why in found.items()]
+    def named(self, reasons: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+        """Return a message with the unreadable files."""
+        files = [f"{name} ({sizes[name]} bytes): {why}" for name, why in reasons.items()]
         more = f"; and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        return f"{self._files.whose} cannot read {'; '.join(files[:_SHOWN])}{more}"
+        return f"{self._files.spout} cannot read {'; '.join(files[:_SHOWN])}{more}"
 
     def rows(
         self,
         spark: SparkSession,
-        found: Mapping[str, str],
+        reasons: Mapping[str, str],
         sizes: Mapping[str, int],
         columns: StructType,
         unparsed: Unparsed,
     ) -> DataFrame:
-        """A row for each file, marked as a record that does not parse."""
+        """Return a row for each file, marked as a record that does not parse."""
         from pyspark.sql import functions as sf
 
         assert unparsed.reason is not None
@@ -152,9 +152,9 @@ class Unreadable:
                     sf.lit(self._place(name)).alias(unparsed.position),
                     sf.lit(f"{UNREAD}{why}").alias(unparsed.reason),
                 )
-                for name, why in found.items()
+                for name, why in reasons.items()
             ]
         )
         rows = spark.range(0, 1, 1, 1).select(sf.inline(files))
-        nothing = [sf.lit(None).cast(each.dataType).alias(each.name) for each in columns]
+        nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in columns]
         return rows.select(*nothing, *unparsed.columns)

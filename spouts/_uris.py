@@ -8,7 +8,7 @@ __all__ = ["literal", "plain"]
 
 
 def literal(uri: str) -> str:
-    """Escape a path, because Spark takes every path for a pattern.
+    """Escape a path, because Spark reads every path as a pattern.
 
     (Its switch `__globPaths__` reads all paths of a list once more for each odd one, as of 4.2.)
     """
@@ -16,5 +16,5 @@ def literal(uri: str) -> str:
 
 
 def plain(uri: str) -> str:
-    """A URI of a local file in one spelling: Spark writes file:///x, Hadoop file:/x."""
+    """Return a local file's URI in one spelling: Spark writes file:///x, Hadoop file:/x."""
     return "/" + uri[5:].lstrip("/") if uri.startswith("file:") else uri

@@ -115,35 +115,34 @@ class DeltaSpout(Spout[DeltaBatch]):
         self._changes = changes
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
         self._left = 0
-        """Versions after those that were planned last."""
+        """The number of versions after the last planned one."""
         self._every = 0.0 if self._log.is_local else look_every_secs
         self._monotonic = time.monotonic
-        self._looks_at = float("-inf")
-        """It found nothing, and looks again at that time."""
+        self._next_poll = float("-inf")
+        """Time of the next poll, after one that found nothing."""
         self._bytes = None
         if bytes_per_batch is not None:
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
 
     def __repr__(self) -> str:
-        """The path that it reads."""
+        """Return the path that it reads."""
         return self._name
 
     def locations(self) -> tuple[str, ...]:
-        """The table's folder."""
+        """Return the table's folder."""
         return (self._location,)
 
     # --- plan --------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
-        """The table's columns; while there is no table, the declared ones, if any.
+        """Return the table's columns; while there is no table, the declared ones, if any.
 
         Raises:
             TopologyError: the table cannot be read correctly, or earlier runs read it differently.
-            SourceChangedError: it is gone or damaged, or is not the table that earlier runs have
-                read.
+            SourceChangedError: it is gone or damaged, or is not the table that earlier runs read.
             SourceUnavailableError: the storage does not answer.
         """
-        self._looks_at = float("-inf")
+        self._next_poll = float("-inf")
         if previous is not None and previous.changes != self._changes:
             raise TopologyError(
                 f"{self._name} was read with changes={previous.changes} so far, but now has "
@@ -152,19 +151,19 @@ class DeltaSpout(Spout[DeltaBatch]):
                 number="TXN-411",
             )
         try:
-            now = self._table(previous)
+            table = self._table(previous)
         except OSError as error:
             raise SourceUnavailableError(f"{self._name} could not be opened: {error}") from error
         declared = self._declared()
-        if now is None:
+        if table is None:
             return declared
-        found = self._emitted(previous.read_schema if previous else now.schema)
-        if declared is not None and found is not None:
-            check_same(declared, found, f"{self._name} (schema= and the table's own)")
-        return found
+        columns = self._emitted(previous.read_schema if previous else table.schema)
+        if declared is not None and columns is not None:
+            check_same(declared, columns, f"{self._name} (schema= and the table's own)")
+        return columns
 
     def find_schema(self, spark: SparkSession) -> StructType | None:
-        """As `open`, once the table exists."""
+        """Do as `open`, once the table exists."""
         return self.open(spark, None)
 
     def _declared(self) -> StructType | None:
@@ -181,41 +180,41 @@ class DeltaSpout(Spout[DeltaBatch]):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: DeltaBatch | None
     ) -> DeltaBatch | None:
-        """The versions after the previous batch, as many as fit; None if there is none.
+        """Plan the versions after the previous batch, as many as fit; None: no new version.
 
         Raises:
             SourceChangedError: the next version cannot be read, or is no longer in the log, or
                 the table was replaced.
             FailedException: the storage does not answer.
         """
-        if self._monotonic() < self._looks_at:
+        if self._monotonic() < self._next_poll:
             return None
         try:
-            now = self._table(previous)
-            planned = None if now is None else self._plan(now, previous)
+            table = self._table(previous)
+            planned = None if table is None else self._plan(table, previous)
         except OSError as error:
             raise FailedException(
                 f"{self._name} could not read its table's log for {attempt}: {error}. It will try "
                 "again."
             ) from error
-        self._left = 0 if now is None or planned is None else now.version - planned.last_version
+        self._left = 0 if table is None or planned is None else table.version - planned.last_version
         if planned is None:
-            self._looks_at = self._monotonic() + self._every
+            self._next_poll = self._monotonic() + self._every
         return planned
 
-    def _plan(self, now: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:
-        rules = self._rules(now, previous.read_schema if previous else now.schema)
+    def _plan(self, table: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:
+        rules = self._rules(table, previous.read_schema if previous else table.schema)
         if previous is None and self._start == "latest":
-            newest = now.version
+            newest = table.version
             if rules.waits:
-                newest = final_version(self._backwards(now.version), now.version)
+                newest = final_version(self._backwards(table.version), table.version)
             return self._batch(rules, (), newest, 0)
         first = self._first_version() if previous is None else previous.last_version + 1
-        commits = self._commits(first, now.version, is_first=previous is None)
-        found = next_batch(commits, rules, previous.source_txid if previous else 0)
-        if not found.versions and found.passed < _PASSED_AT_MOST:
+        commits = self._commits(first, table.version, is_first=previous is None)
+        batch = next_batch(commits, rules, previous.source_txid if previous else 0)
+        if not batch.versions and batch.passed < _PASSED_AT_MOST:
             return None
-        return self._batch(rules, found.versions, found.last_version, found.txid, found.passed)
+        return self._batch(rules, batch.versions, batch.last_version, batch.txid, batch.passed)
 
     def _batch(
         self, rules: Rules, versions: Sequence[Candidate], last: int, txid: int, passed: int = 0
@@ -249,13 +248,15 @@ class DeltaSpout(Spout[DeltaBatch]):
         for version in range(first, newest + 1):
             commit = self._log.read(version)
             if commit is None:
-                kept = next((v for v in range(version, newest + 1) if self._log.read(v)), newest)
+                oldest_kept = next(
+                    (v for v in range(version, newest + 1) if self._log.read(v)), newest
+                )
                 raise SourceChangedError(
                     f"{self._name} needs version {version}, but versions {version} to "
-                    f"{kept - 1} are no longer in the table's log: it was cleaned up. "
+                    f"{oldest_kept - 1} are no longer in the table's log: it was cleaned up. "
                     + (
-                        f"Load the table's rows as of version {kept - 1} by hand, and set "
-                        f"start={kept}."
+                        f"Load the table's rows as of version {oldest_kept - 1} by hand, and set "
+                        f"start={oldest_kept}."
                         if is_first
                         else "Restore the commit files from a backup, or start over under a new "
                         "topology name; a topology must not fall behind "
@@ -278,7 +279,7 @@ class DeltaSpout(Spout[DeltaBatch]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
     ) -> DataFrame:
-        """The rows that the planned versions added, or their recorded changes.
+        """Return the rows that the planned versions added, or their recorded changes.
 
         Raises:
             SourceChangedError: a commit file or a data file is gone or has changed.
@@ -295,14 +296,14 @@ class DeltaSpout(Spout[DeltaBatch]):
         return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
 
     def readable(self, attempt: TransactionAttempt, metadata: DeltaBatch) -> DeltaBatch:
-        """The batch, if its versions and their files are there; raises as `emit_batch`."""
+        """Return the batch, if its versions and their files are there; raises as `emit_batch`."""
         self._planned_files(attempt, metadata, replay=True)
         return metadata
 
     def _planned_files(
         self, attempt: TransactionAttempt, metadata: DeltaBatch, *, replay: bool = False
     ) -> list[AddedFile]:
-        """The files with the planned rows. Those with changes are looked for before a replay."""
+        """Find the files with the planned rows; checks those with changes only before a replay."""
         try:
             self._table(metadata)
             files = [] if self._changes else self._stored.files(metadata)
@@ -316,11 +317,11 @@ class DeltaSpout(Spout[DeltaBatch]):
         return files
 
     def planned_parts(self, metadata: DeltaBatch) -> Sequence[str]:
-        """One part per version with rows."""
+        """Return one part per version with rows."""
         return [f"version {planned.version}" for planned in metadata.versions]
 
     def parts_read(self, batch: DataFrame, metadata: DeltaBatch) -> Sequence[str]:
-        """The versions whose every file is in Spark's plan of `batch`."""
+        """Return the versions whose every file is in Spark's plan of `batch`."""
         if self._changes:
             return self.planned_parts(metadata)
         read = {plain(unquote(uri)) for uri in batch.inputFiles()}
@@ -331,60 +332,60 @@ class DeltaSpout(Spout[DeltaBatch]):
         ]
 
     def planned_rows(self, metadata: DeltaBatch) -> int | None:
-        """The rows of the planned files, if the log has statistics of all of them."""
+        """Return the rows of the planned files, if the log has statistics of all of them."""
         return sum_of_known(planned.rows for planned in metadata.versions)
 
     def planned_bytes(self, metadata: DeltaBatch) -> int:
-        """The bytes of the planned files."""
+        """Return the bytes of the planned files."""
         return sum(planned.size for planned in metadata.versions)
 
     def lag(self, newest: DeltaBatch | None) -> Lag:
-        """The versions after the newest batch, with rows or without, as it was planned.
+        """Return the versions after the newest batch, with rows or without, as it was planned.
 
-        Their rows and bytes are not known: for these, every commit file would have to be read.
+        Their rows and bytes are unknown: every commit file would have to be read.
         """
         return Lag(versions=self._left)
 
     def planned_lag(self, metadata: DeltaBatch) -> Lag:
-        """The versions that the batch takes, with rows or without."""
+        """Return the versions that the batch takes, with rows or without."""
         return Lag(versions=len(metadata.versions) + metadata.passed)
 
-    # --- what the table must be --------------------------------------------------------------
+    # --- requirements of the table -----------------------------------------------------------
 
     def _table(self, previous: DeltaBatch | None) -> TableNow | None:
-        """The table now, checked: it is still the same one and can be read correctly."""
-        now = self._log.load()
-        if previous is not None and (now is None or now.table_id != previous.table_id):
-            found = "is gone" if now is None else f"was replaced (id {now.table_id})"
+        """Load the table, and check that it is still the same one and can be read correctly."""
+        table = self._log.load()
+        if previous is not None and (table is None or table.table_id != previous.table_id):
+            state = "is gone" if table is None else f"was replaced (id {table.table_id})"
             raise SourceChangedError(
                 f"{self._name}: the table with id {previous.table_id}, read up to version "
-                f"{previous.last_version}, {found}. Put it back, or start over under a new "
+                f"{previous.last_version}, {state}. Put it back, or start over under a new "
                 "topology name.",
                 number="TXN-412",
             )
-        if now is not None:
-            self._refuse_unreadable(now)
-        return now
+        if table is not None:
+            self._refuse_unreadable(table)
+        return table
 
-    def _refuse_unreadable(self, now: TableNow) -> None:
-        kind = now.properties.get("txn.kind")
+    def _refuse_unreadable(self, table: TableNow) -> None:
+        kind = table.properties.get("txn.kind")
         if kind not in (None, "append"):
             raise TopologyError(
-                f"{self._name} is a state table of topology '{now.properties['txn.topology']}': "
+                f"{self._name} is a state table of topology '{table.properties['txn.topology']}': "
                 "its files are rewritten by every commit and hold no new rows. In that topology "
                 "send persistent_aggregate(...).new_values() to an AppendTable, and read that one.",
                 number="TXN-413",
             )
         if self._changes:
-            if (now.properties.get("delta.enableChangeDataFeed") or "").lower() != "true":
+            if (table.properties.get("delta.enableChangeDataFeed") or "").lower() != "true":
                 raise TopologyError(
                     f"{self._name} has changes=True, but the table records no changes. Set its "
                     "property delta.enableChangeDataFeed to true, and start at a later version.",
                     number="TXN-413",
                 )
             return
-        feature = next(iter(sorted(now.reader_features - _READABLE)), None)
-        if (now.properties.get("delta.columnMapping.mode") or "none") != "none":
+        feature = next(iter(sorted(table.reader_features - _READABLE)), None)
+        if (table.properties.get("delta.columnMapping.mode") or "none") != "none":
             feature = "columnMapping"
         if feature:
             raise TopologyError(
@@ -394,13 +395,13 @@ class DeltaSpout(Spout[DeltaBatch]):
                 number="TXN-413",
             )
 
-    def _rules(self, now: TableNow, schema: str) -> Rules:
-        semantics = now.properties.get("txn.semantics")
+    def _rules(self, table: TableNow, schema: str) -> Rules:
+        semantics = table.properties.get("txn.semantics")
         return Rules(
             name=self._name,
-            table_id=now.table_id,
+            table_id=table.table_id,
             schema=schema,
-            newest=now.schema,
+            newest=table.schema,
             waits=semantics in ("opaque", "non_transactional"),
             replaces=semantics == "opaque",
             changes=self._changes,
@@ -409,7 +410,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         )
 
     def _emitted(self, schema: str) -> StructType | None:
-        """Columns of the batches; None if only Spark can tell (nested columns in changes)."""
+        """Return the columns of batches; None: only Spark knows them (nested, with changes)."""
         fields = json.loads(schema)["fields"]
         if self._changes and any(isinstance(field["type"], dict) for field in fields):
             return None

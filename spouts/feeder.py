@@ -27,7 +27,7 @@ __all__ = ["FeederSpout", "Feeding"]
 
 
 class Feeding(BaseModel):
-    """Metadata of `FeederSpout`: which of its batches a txid has."""
+    """Metadata of `FeederSpout`: the number of a txid's batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -101,16 +101,16 @@ class FeederSpout(Spout[Feeding]):
             return self._committed >= number
 
     def open(self, spark: SparkSession, previous: Feeding | None) -> StructType:
-        """The schema; there is nothing else to do."""
+        """Return the schema; there is nothing else to do."""
         return as_struct(self._schema, "FeederSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: Feeding | None
     ) -> Feeding | None:
-        """The batch after `previous`; None while nothing more was fed."""
+        """Return the batch after `previous`; None while nothing more was fed."""
         with self._changed:
-            ours = previous is not None and previous.feeder == self._name
-            number = previous.number + 1 if previous is not None and ours else 1
+            is_own = previous is not None and previous.feeder == self._name
+            number = previous.number + 1 if previous is not None and is_own else 1
             # The newest plan of a txid is the one that can be committed.
             self._planned.pop(attempt.txid, None)
             if number > self._fed:
@@ -121,7 +121,7 @@ class FeederSpout(Spout[Feeding]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: Feeding
     ) -> DataFrame:
-        """The rows of the batch.
+        """Return the rows of the batch.
 
         Raises:
             FailedException: the rows are not in this object's memory: another object was fed.
@@ -129,7 +129,7 @@ class FeederSpout(Spout[Feeding]):
         return frame_of(spark, self._fed_rows(attempt, metadata), self._schema)
 
     def readable(self, attempt: TransactionAttempt, metadata: Feeding) -> Feeding:
-        """The batch, if its rows are still in memory; raises as `emit_batch`."""
+        """Return the batch, if its rows are still in memory; raises as `emit_batch`."""
         self._fed_rows(attempt, metadata)
         return metadata
 
@@ -145,20 +145,20 @@ class FeederSpout(Spout[Feeding]):
         return rows
 
     def planned_rows(self, metadata: Feeding) -> int | None:
-        """The number of rows that were fed; None if another object was fed."""
+        """Return the number of rows that were fed; None if another object was fed."""
         with self._changed:
             rows = self._batches.get(metadata.number)
         return len(rows) if rows is not None and metadata.feeder == self._name else None
 
     def lag(self, newest: Feeding | None) -> Lag:
-        """The rows that were fed after `newest`."""
-        ours = newest is not None and newest.feeder == self._name
-        taken = newest.number if newest is not None and ours else 0
+        """Return the rows that were fed after `newest`."""
+        is_own = newest is not None and newest.feeder == self._name
+        taken = newest.number if newest is not None and is_own else 0
         with self._changed:
             return Lag(records=sum(len(self._batches[n]) for n in self._batches if n > taken))
 
     def success(self, txid: int) -> None:
-        """The batch of the txid is committed: its `feed` returns, and its rows are forgotten."""
+        """Let `feed` return for the batch of a committed txid, and forget its rows."""
         with self._changed:
             done = [number for t, number in self._planned.items() if t <= txid]
             self._planned = {t: number for t, number in self._planned.items() if t > txid}
@@ -168,7 +168,7 @@ class FeederSpout(Spout[Feeding]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The run ended: every waiting `feed` returns."""
+        """Let every waiting `feed` return: the run has ended."""
         with self._changed:
             self._runs_ended += 1
             self._planned.clear()

@@ -5,8 +5,8 @@ or refuses. Short digests (`spouts/_seen.py`) record the files that this and all
 took. So a file that arrives late, with an older time or a smaller name, is still read.
 
 Move files in atomically (write elsewhere on the same file system, then rename): a file under its
-final name counts as complete. A file that was read is not read again when it changes; a notice says
-so (`spouts/_file_notices.py`).
+final name counts as complete. A file that was read is not read again when it changes; a notice
+warns of it (`spouts/_file_notices.py`).
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
 _LOOK = 100_000
-"""How many names of one look at the folder are kept, so that later batches need no look."""
+"""Most names of one poll that are kept, so that later batches need no poll."""
 _EXTRA = "extra_options={} takes what only a codec or a file system of your own knows."
 
 log = logging.getLogger("txn.spouts.files")
 
 
 class PlannedFile(BaseModel):
-    """One file of a batch, as it was at planning."""
+    """One file of a batch, in its state at planning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -86,7 +86,7 @@ class PlannedFile(BaseModel):
 
     @property
     def stat(self) -> FileStat:
-        """What the file must still be when it is read."""
+        """The stat that the file must still have when it is read."""
         return FileStat(self.size, self.mtime_ns, self.version)
 
 
@@ -96,12 +96,12 @@ class FileBatch(Taken):
     files: tuple[PlannedFile, ...] = Field(strict=False)
     """In reading order."""
     spelling: str
-    """How paths are spelled: "relative", "absolute" or a URI scheme."""
+    """The spelling of paths: "relative", "absolute" or a URI scheme."""
     read_schema: str
     """Spark's JSON of the schema for reading every file."""
     newest_ns: int | None = None
-    """No file had a later time of change when it was taken; None: an earlier release, or a storage
-    without times."""
+    """The newest time of change of all files when they were taken; None: an earlier release, or a
+    storage without times."""
 
     @field_validator("read_schema")
     @classmethod
@@ -196,7 +196,7 @@ class FileSpout(Spout[FileBatch]):
         self._taking = Taking()
         self._backlog = Backlog(self._listing, _LOOK)
         self._position: FileBatch | None = None
-        """That which the next batch follows, unless a run has failed or begins."""
+        """The position that the next batch follows, unless a run has failed or begins."""
         self._notices = FileNotices(self._name, self._listing, self._looks)
         own_codec = bool(extra_options)
         self._files = SourceFiles(
@@ -217,7 +217,7 @@ class FileSpout(Spout[FileBatch]):
         return Looks(self._listing, secs, _LOOK, time.monotonic)
 
     def _with_base_path(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options with the whole path of `basePath`, which Spark would look for elsewhere."""
+        """Return options with the whole path of `basePath`, which Spark would resolve elsewhere."""
         whole = dict(options)
         for option in [name for name in options if name.lower() == "basepath"]:
             whole[option] = self._listing.above(str(options[option]))
@@ -231,20 +231,22 @@ class FileSpout(Spout[FileBatch]):
         return whole
 
     def inlet(self) -> FileInlet:
-        """The folder that the pattern names, in which every file is read once."""
+        """Return the inlet of the pattern's folder, in which every file is read once."""
         return FileInlet(self._name, self._listing, self._format, self._options)
 
     def keep_with(self, keeper: Keeper) -> None:
         """Store digests with the keeper, so that a position has at most a few hundred."""
-        self._taking = Taking()  # empty, so each run reads every segment and restores lost copies
+        self._taking = (
+            Taking()
+        )  # empty, so that each run reads every segment and restores lost copies
         self._taking.keeper = keeper
 
     def __repr__(self) -> str:
-        """The pattern that it reads."""
+        """Return the pattern that it reads."""
         return self._name
 
     def locations(self) -> tuple[str, ...]:
-        """The folder above the first pattern in its path."""
+        """Return the folder above the first pattern in its path."""
         return (self._listing.folder,)
 
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
@@ -254,7 +256,7 @@ class FileSpout(Spout[FileBatch]):
             TopologyError: the schema or the spelling of paths differs from earlier runs; the
                 pattern is a folder; Spark does not know the encoding or the locale; or there is no
                 file to infer a schema from.
-            ProgressUnreadableError: the stored list of files that were read is gone.
+            ProgressUnreadableError: the stored list of the files read so far is gone.
         """
         if self._listing.is_folder():
             raise TopologyError(
@@ -280,7 +282,7 @@ class FileSpout(Spout[FileBatch]):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: FileBatch | None
     ) -> FileBatch | None:
-        """The first files, in name order, that no earlier batch took.
+        """Plan the first files, in name order, that no earlier batch took.
 
         Raises:
             FailedException: the storage does not answer.
@@ -306,10 +308,10 @@ class FileSpout(Spout[FileBatch]):
             self._position = previous
         files = self._next_files()
         if not files:
-            look = self._looks.look(lambda names: self._taking.unseen(names, previous))
-            if look is None:
+            poll = self._looks.look(lambda names: self._taking.unseen(names, previous))
+            if poll is None:
                 return None
-            taken = self._seen_in(look, previous)
+            taken = self._keep_files(poll, previous)
             files = self._next_files()
         if not files:
             return None
@@ -330,25 +332,25 @@ class FileSpout(Spout[FileBatch]):
         self._unread.look([file.path for file in files], self._opened())
         return self._position
 
-    def _seen_in(self, look: Look, previous: FileBatch | None) -> Taken | None:
-        """Keep what a look has found for the next batches. Returns the files taken so far."""
+    def _keep_files(self, poll: Look, previous: FileBatch | None) -> Taken | None:
+        """Keep the files of a poll for the next batches. Returns the files taken so far."""
         taken: Taken | None = previous
-        if look.is_whole:
-            self._notices.tell_if_empty(look.names)
+        if poll.is_whole:
+            self._notices.tell_if_empty(poll.names)
             if taken is not None and self._forget_missing:
-                taken = self._taking.without_missing(look.names, taken)
+                taken = self._taking.without_missing(poll.names, taken)
             if previous is None:
                 self._notices.tell_nothing_changed()
             else:
-                self._notices.tell_changed(look, previous.newest_ns)
-        self._backlog.fill(look)
+                self._notices.tell_changed(poll, previous.newest_ns)
+        self._backlog.fill(poll)
         return taken
 
     @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: FileBatch
     ) -> DataFrame:
-        """The rows of the planned files, after a check that the files have not changed.
+        """Return the rows of the planned files, after a check that the files have not changed.
 
         Raises:
             SourceChangedError: a file is gone, or is another one than planned.
@@ -362,7 +364,7 @@ class FileSpout(Spout[FileBatch]):
         unread = self._not_readable(metadata, attempt, whole=attempt.attempt_id > 0)
         sizes = {file.path: file.size for file in metadata.files}
         if unread and self.unparsed is None:
-            raise _not_read(self._unreadable.told(unread, sizes), attempt)
+            raise _not_read(self._unreadable.message(unread, sizes), attempt)
         files = [file for file in metadata.files if file.path not in unread]
         if not files and not unread:
             return no_rows(spark, self._emitted(schema))
@@ -374,7 +376,7 @@ class FileSpout(Spout[FileBatch]):
         return aside if rows is None else rows.unionByName(aside)
 
     def _marked(self, rows: DataFrame) -> DataFrame:
-        """Rows with all marks of records that do not parse, whoever has read them."""
+        """Add the marks for records that do not parse to rows that lack them."""
         from pyspark.sql import functions as sf
 
         for name in marks(self.unparsed):
@@ -387,7 +389,7 @@ class FileSpout(Spout[FileBatch]):
     def _not_readable(
         self, metadata: FileBatch, attempt: TransactionAttempt, *, whole: bool
     ) -> dict[str, str]:
-        """Files of a batch that cannot be read, with what is wrong."""
+        """Return the unreadable files of a batch with the reasons."""
         if self._files.are("ignorecorruptfiles"):
             return {}
         try:
@@ -399,18 +401,18 @@ class FileSpout(Spout[FileBatch]):
             ) from error
 
     def read_failed(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
-        """Look at all bytes of the files, which `emit_batch` does from the second attempt on.
+        """Check all bytes of the files, as `emit_batch` does from the second attempt on.
 
         Raises:
             BatchError: a file cannot be read.
-            FailedException: so it is, and the next attempt sets it aside.
+            FailedException: a file cannot be read, and the next attempt sets it aside.
         """
         unread = self._not_readable(metadata, attempt, whole=True)
         if not unread:
             return
         sizes = {f.path: f.size for f in metadata.files}
         if self.unparsed is None:
-            raise _not_read(self._unreadable.told(unread, sizes), attempt)
+            raise _not_read(self._unreadable.message(unread, sizes), attempt)
         named = self._unreadable.named(unread, sizes)
         raise FailedException(f"{named}. The next attempt leaves such files to bad_rows.")
 
@@ -426,7 +428,7 @@ class FileSpout(Spout[FileBatch]):
             # `to` refuses a number that does not fit, whatever the session says.
             whole = self._read(spark, attempt, files, cast("StructType", wide))
             return whole.to(cast("StructType", plain_schema))
-        if (rows := self._known(spark, files, schema)) is not None:
+        if (rows := self._read_with_stats(spark, files, schema)) is not None:
             return rows
         paths = [literal(self._listing.uri(file.path)) for file in files]
         if self._texts.takes:
@@ -434,52 +436,52 @@ class FileSpout(Spout[FileBatch]):
         if self._format == "csv":
             return self._csv.rows(spark, {f.path: f.size for f in files}, schema, attempt)
         parsed = self.unparsed is not None and self._format in PARSED
-        wanted = with_text(schema, marks(self.unparsed)[0]) if parsed else schema
+        read_schema = with_text(schema, marks(self.unparsed)[0]) if parsed else schema
         options = {**self._options, **self._listing.hadoop}
-        reader = spark.read.format(self._format).schema(wanted).options(**options)
+        reader = spark.read.format(self._format).schema(read_schema).options(**options)
         rows = reader.load(paths)
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
-        return rows.select(*(rows[quoted(name)] for name in wanted.fieldNames()))
+        return rows.select(*(rows[quoted(name)] for name in read_schema.fieldNames()))
 
-    def _known(
+    def _read_with_stats(
         self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
     ) -> DataFrame | None:
-        """The rows, if Spark can be told what it would ask a storage for; else None."""
-        given = {name: str(value) for name, value in lowered(self._options).items()}
-        if not self._listing.remote or self._format != "parquet" or "basepath" in given:
+        """Return the rows if Spark can use the planned stats, without a request; else None."""
+        options = {name: str(value) for name, value in lowered(self._options).items()}
+        if not self._listing.remote or self._format != "parquet" or "basepath" in options:
             return None
-        known = [
+        with_stats = [
             KnownFile(self._listing.uri(file.path), file.size, (file.mtime_ns or 0) // 1_000_000)
             for file in files
         ]
-        return known_parquet(spark, schema, known, {**given, **self._listing.hadoop})
+        return known_parquet(spark, schema, with_stats, {**options, **self._listing.hadoop})
 
     def _emitted(self, schema: StructType) -> StructType:
-        """The columns of the DataFrames, given those of the files."""
+        """Return the columns of the DataFrames, given those of the files."""
         return with_text(schema, *marks(self.unparsed))
 
     def readable(self, attempt: TransactionAttempt, metadata: FileBatch) -> FileBatch:
-        """The batch, if its files are still what was planned; raises as `emit_batch`."""
+        """Return the batch, if its files are still what was planned; raises as `emit_batch`."""
         self._require_planned(attempt, metadata)
         return metadata
 
     def _require_planned(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
-        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
-            if found is None or not found.is_still(file.stat):
-                raise _changed(file, found, attempt)
+        for file, stat in zip(metadata.files, self._current_stats(metadata, attempt), strict=True):
+            if stat is None or not stat.is_still(file.stat):
+                raise _changed(file, stat, attempt)
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
-        """The paths of the batch: one edge per file."""
+        """Return the paths of the batch: one edge per file."""
         return [file.path for file in metadata.files]
 
     def planned_bytes(self, metadata: FileBatch) -> int:
-        """The bytes of the files as they are stored, compressed or not."""
+        """Return the bytes of the files in storage, compressed or not."""
         return sum(file.size for file in metadata.files)
 
     def lag(self, newest: FileBatch | None) -> Lag:
-        """The files that were listed and are in no batch, and their bytes.
+        """Return the listed files that are in no batch, and their bytes.
 
-        The bytes are not known of more than 10,000 files.
+        The bytes of more than 10,000 files are unknown.
 
         Raises:
             OSError: the storage does not answer.
@@ -487,53 +489,53 @@ class FileSpout(Spout[FileBatch]):
         return self._backlog.lag()
 
     def planned_lag(self, metadata: FileBatch) -> Lag:
-        """The files of the batch, and their bytes."""
+        """Return the files of the batch, and their bytes."""
         return Lag(files=len(metadata.files), bytes=self.planned_bytes(metadata))
 
     def notices(self) -> Sequence[str]:
-        """What people are told: no file, files changed after they were read, columns not read."""
+        """Return the notices: no file, files changed after they were read, columns not read."""
         return [*self._notices.texts(), *self._unread.texts()]
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
-        """The paths that Spark's plan of `batch` reads, spelled as they were planned.
+        """Return the paths that Spark's plan of `batch` reads, spelled as they were planned.
 
-        So is a file that cannot be read, and that is set aside.
+        Includes a file that cannot be read and is set aside.
         """
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
         read = [plain(unquote(uri)) for uri in batch.inputFiles()]
-        found = [planned.get(path, path) for path in read]
-        missing = {f.path: f.size for f in metadata.files if f.path not in found}
+        parts = [planned.get(path, path) for path in read]
+        missing = {f.path: f.size for f in metadata.files if f.path not in parts}
         if missing and self.unparsed is not None:
-            found += self._unreadable.among(missing, whole=True)
-        return sorted(found)
+            parts += self._unreadable.among(missing, whole=True)
+        return sorted(parts)
 
     def check_read(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
-        """Check that what was read was still what was planned.
+        """Check that the files read were still the planned ones.
 
-        Spark opens the files some time after `emit_batch` has looked at them.
+        Spark opens the files some time after `emit_batch` has checked them.
 
         Raises:
             FailedException: a file was replaced meanwhile; the replay is refused and names it.
         """
-        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
-            if found is not None and not found.is_still(file.stat):
-                raise FailedException(str(_changed(file, found, attempt)))
+        for file, stat in zip(metadata.files, self._current_stats(metadata, attempt), strict=True):
+            if stat is not None and not stat.is_still(file.stat):
+                raise FailedException(str(_changed(file, stat, attempt)))
 
     def _next_files(self) -> list[PlannedFile]:
         """Take the files of a batch from the backlog."""
-        found = self._backlog.take(self._size.now)
-        for i, (name, _) in enumerate(found):
+        taken = self._backlog.take(self._size.now)
+        for i, (name, _) in enumerate(taken):
             try:
                 self._check_readable(name)
             except TopologyError:
                 if i == 0:
                     raise
-                self._backlog.give_back(found[i:])  # those before it are still delivered
-                found = found[:i]
+                self._backlog.give_back(taken[i:])  # the files before it are still delivered
+                taken = taken[:i]
                 break
         return [
             PlannedFile(path=name, size=stat.size, mtime_ns=stat.mtime_ns, version=stat.version)
-            for name, stat in found
+            for name, stat in taken
         ]
 
     def _check_readable(self, name: str) -> None:
@@ -552,8 +554,10 @@ class FileSpout(Spout[FileBatch]):
                 number="TXN-408",
             )
 
-    def _found(self, metadata: FileBatch, attempt: TransactionAttempt) -> Sequence[FileStat | None]:
-        """The files of a batch as they are now."""
+    def _current_stats(
+        self, metadata: FileBatch, attempt: TransactionAttempt
+    ) -> Sequence[FileStat | None]:
+        """Return the current stats of a batch's files."""
         for file in metadata.files:
             if not self._listing.may_name(file.path):
                 raise TopologyError(
@@ -573,20 +577,20 @@ class FileSpout(Spout[FileBatch]):
     def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
         from pyspark.sql.types import StructType
 
-        known = StructType.fromJson(json.loads(previous.read_schema)) if previous else None
+        stored = StructType.fromJson(json.loads(previous.read_schema)) if previous else None
         if self._given is None:
-            return known or self._inferred(spark)
-        given = as_nullable(as_struct(self._given, self._name))
-        assert isinstance(given, StructType)
-        if self._format == "text" and given.simpleString() != "struct<value:string>":
+            return stored or self._inferred(spark)
+        declared = as_nullable(as_struct(self._given, self._name))
+        assert isinstance(declared, StructType)
+        if self._format == "text" and declared.simpleString() != "struct<value:string>":
             raise TopologyError(
                 f"{self._name} reads text, whose only column is `value string`, but its schema is "
-                f"{given.simpleString()}. Leave the schema out, or name another format.",
+                f"{declared.simpleString()}. Leave the schema out, or name another format.",
                 number="TXN-410",
             )
-        if known is not None:
-            check_same(known, given, self._name)
-        return given
+        if stored is not None:
+            check_same(stored, declared, self._name)
+        return declared
 
     def _inferred(self, spark: SparkSession) -> StructType:
         names = self._listing.first_few(INFERRED)
@@ -602,16 +606,16 @@ class FileSpout(Spout[FileBatch]):
             return inferred(spark, self._files, left)
 
     def _readable(self, names: list[str], *, whole: bool) -> list[str]:
-        """Those of some files that can be read, as far as a look tells.
+        """Return the readable ones of some files.
 
         Raises:
-            TopologyError: one cannot, and such files are not set aside.
+            TopologyError: a file cannot be read, and such files are not set aside.
         """
         stats = zip(names, self._listing.stats(names), strict=True)
         sizes = {name: stat.size for name, stat in stats if stat is not None}
         unread = self._unreadable.among(sizes, whole=whole)
         if unread and self.unparsed is None:
-            raise TopologyError(self._unreadable.told(unread, sizes), number="TXN-424")
+            raise TopologyError(self._unreadable.message(unread, sizes), number="TXN-424")
         return [name for name in names if name not in unread]
 
     def _check_spelling(self, previous: FileBatch) -> None:
@@ -631,26 +635,26 @@ class FileSpout(Spout[FileBatch]):
         return self._schema
 
 
-def _not_read(told: str, attempt: TransactionAttempt) -> BatchError:
+def _not_read(problem: str, attempt: TransactionAttempt) -> BatchError:
     again = f"Nothing of batch {attempt} is stored; run again, and it is replayed."
-    return BatchError(f"{told} {again}", number="TXN-424")
+    return BatchError(f"{problem} {again}", number="TXN-424")
 
 
 def _changed(
-    planned: PlannedFile, found: FileStat | None, attempt: TransactionAttempt
+    planned: PlannedFile, current: FileStat | None, attempt: TransactionAttempt
 ) -> SourceChangedError:
-    now = "it is gone" if found is None else f"it has {_described(found)}"
+    state = "it is gone" if current is None else f"it has {_described(current)}"
     time = "" if planned.version else f", with its time{_touch(planned)},"
     return SourceChangedError(
         f"The file {planned.path} changed after it was planned for {attempt}: it had "
-        f"{_described(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
-        f"topology again; move new data in under new names. {SourceChangedError.LET_GO}",
+        f"{_described(planned.stat)}, and now {state}. Put the planned file back{time} and start "
+        f"the topology again; move new data in under new names. {SourceChangedError.LET_GO}",
         number="TXN-407",
     )
 
 
 def _touch(planned: PlannedFile) -> str:
-    """The command that gives the file its time back; empty: it lies in remote storage."""
+    """Return the command that restores the file's time; empty: it is in remote storage."""
     if planned.mtime_ns is None or "://" in planned.path:
         return ""
     seconds, rest = divmod(planned.mtime_ns, 1_000_000_000)
@@ -667,7 +671,7 @@ def _described(stat: FileStat) -> str:
 
 
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The user's options, over defaults that fail loudly (Spark's names ignore case)."""
+    """Return the user's options over defaults that fail loudly (Spark's names ignore case)."""
     defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
     if format_ in PARSED:
         defaults["mode"] = "FAILFAST"

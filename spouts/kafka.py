@@ -69,7 +69,7 @@ FirstPoll = Literal[
     "uncommitted_latest",
     "uncommitted_timestamp",
 ]
-"""Where reading begins. Source: Storm's `FirstPollOffsetStrategy`."""
+"""The start of reading. Source: Storm's `FirstPollOffsetStrategy`."""
 
 _LOSS = ("error", "skip")
 _SPARKS_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -161,9 +161,13 @@ class KafkaSpout(PartitionedSpout):
         what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
         self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"
         self._first_broker = bootstrap_servers.partition(",")[0].strip()
-        self.kind = _one_of(self._name, "kind", kind, ("opaque", "transactional"), SpoutKind)
-        self._first_poll = _one_of(self._name, "first_poll", first_poll, get_args(FirstPoll), str)
-        self._on_loss = _one_of(self._name, "on_data_loss", on_data_loss, _LOSS, str)
+        self.kind = _checked_choice(
+            self._name, "kind", kind, ("opaque", "transactional"), SpoutKind
+        )
+        self._first_poll = _checked_choice(
+            self._name, "first_poll", first_poll, get_args(FirstPoll), str
+        )
+        self._on_loss = _checked_choice(self._name, "on_data_loss", on_data_loss, _LOSS, str)
         self._topics, self._pattern = _subscription(self._name, topics, pattern)
         self._start_ms = _timestamp_ms(self._name, self._first_poll, start_timestamp)
         limits = {
@@ -171,8 +175,8 @@ class KafkaSpout(PartitionedSpout):
             "max_records_per_batch": max_records_per_batch,
         }
         self._limits = {
-            setting: None if given is None else BatchSize(given, self._name, setting)
-            for setting, given in limits.items()
+            setting: None if limit is None else BatchSize(limit, self._name, setting)
+            for setting, limit in limits.items()
         }
         self._deployment = deployment
         self._include_headers = include_headers
@@ -192,10 +196,10 @@ class KafkaSpout(PartitionedSpout):
         self._group = _new_group()
         self._decided: dict[str, Position] = {}
         self._left: Mapping[str, int] = {}
-        """Offsets after those that were decided last."""
+        """Partition -> number of offsets after the last planned ones."""
         self._gone: set[str] = set()
         self._losses: dict[str, str] = {}
-        """Partition -> what this run has skipped last, in words."""
+        """Partition -> the notice of its last loss in this run."""
 
     def _parser(
         self,
@@ -218,21 +222,21 @@ class KafkaSpout(PartitionedSpout):
         return Values(self._name, form, schema, bad_rows, options, beside)
 
     def locations(self) -> tuple[str, ...]:
-        """Each topic at the first of the brokers; a pattern stands as it is."""
+        """Return each topic, or the pattern, at the first of the brokers."""
         topics = self._topics or (self._pattern,)
         return tuple(f"kafka://{self._first_broker}/{topic}" for topic in topics)
 
     def inlet(self) -> KafkaInlet:
-        """The folder `corrections`, in which every file is read once."""
+        """Return the inlet of the folder `corrections`, in which every file is read once."""
         return self._inlet
 
     def keep_with(self, keeper: Keeper) -> None:
-        """For the names of files of corrected records."""
+        """Store the names of corrected records' files with the keeper."""
         if self._corrections is not None:
             self._corrections.keep_with(keeper)
 
     def __repr__(self) -> str:
-        """Brokers and topics; no options, because they may hold secrets."""
+        """Return brokers and topics; no options, because they may hold secrets."""
         return self._name
 
     def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
@@ -248,7 +252,7 @@ class KafkaSpout(PartitionedSpout):
         except SourceUnavailableError as error:
             if previous is None:
                 raise
-            log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
+            log.warning("%s", error)  # it has run before: start, and wait for the brokers
         _allow_own_group(spark)
         if self._corrections is not None:
             self._corrections.open(spark, _batch(previous and previous.latest.get(CORRECTIONS)))
@@ -259,8 +263,8 @@ class KafkaSpout(PartitionedSpout):
         if self._pattern is not None:
             self._cluster.matching(self._pattern)
         latest = previous.latest if previous else {}
-        known = {parsed(name)[0] for name in stored_positions(latest, self._name)}
-        missing = set(self._topics) - known
+        read_before = {parsed(name)[0] for name in stored_positions(latest, self._name)}
+        missing = set(self._topics) - read_before
         missing -= set(self._cluster.look(sorted(missing)).topics)
         if missing:
             raise TopologyError(
@@ -280,10 +284,10 @@ class KafkaSpout(PartitionedSpout):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: PartitionPositions | None
     ) -> PartitionPositions | None:
-        """Look at the cluster once, and spread the batch fairly over all partitions.
+        """Read the cluster once, and spread the batch fairly over all partitions.
 
-        The batch is empty if there is nothing to read, but a first poll at the end of a partition
-        or a skip must be recorded.
+        The batch is empty if there is nothing to read, but a first poll at the end of a partition,
+        or a skip, must be recorded.
 
         Raises:
             SourceUnavailableError: no broker answers, or a topic is gone.
@@ -295,18 +299,18 @@ class KafkaSpout(PartitionedSpout):
         earliest = self._first_poll.endswith("earliest")
         if planned is None and previous is None and self._pattern is not None and not earliest:
             # No topic matches yet. Topics that match later are new and are read from their
-            # beginning, so it must be on record that this was the first poll.
+            # beginning, so record that this was the first poll.
             return PartitionPositions()
         return planned
 
     def get_partitions(self) -> list[str]:
-        """The partitions for which the current plan has a position, and the corrected records."""
+        """Return the partitions with a position in the current plan, and the corrected records."""
         return [*sorted(self._decided), *[CORRECTIONS] * (self._corrections is not None)]
 
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> dict[str, Any] | None:
-        """The position of a partition in the current plan."""
+        """Return the position of a partition in the current plan."""
         if partition == CORRECTIONS and self._corrections is not None:
             batch = self._corrections.initialize_transaction(attempt, _batch(previous))
             return None if batch is None else batch.model_dump(mode="json")
@@ -323,18 +327,18 @@ class KafkaSpout(PartitionedSpout):
         topics: Sequence[str] = self._topics
         if self._pattern is not None:
             topics = self._cluster.matching(self._pattern)
-        look = self._cluster.look(topics)
-        self._note_gone(topics, look, stored)
+        snapshot = self._cluster.look(topics)
+        self._note_gone(topics, snapshot, stored)
         starts: dict[Partition, Start] = {}
-        for partition in look.latest:
+        for partition in snapshot.latest:
             if (position := stored.get(name_of(partition))) is not None:
-                starts[partition] = going_on(partition, position, look)
-        starts |= self._first_starts(look, starts, stored, begun=begun)
+                starts[partition] = going_on(partition, position, snapshot)
+        starts |= self._first_starts(snapshot, starts, stored, begun=begun)
         for partition, start in starts.items():
             if start.lost is not None:
                 self._note_loss(name_of(partition), start.lost)
         turns = {name: position.turn for name, position in stored.items()}
-        available = {name_of(p): max(0, look.latest[p] - s.offset) for p, s in starts.items()}
+        available = {name_of(p): max(0, snapshot.latest[p] - s.offset) for p, s in starts.items()}
         shares = fair_shares(
             available,
             self._limit("max_records_per_partition"),
@@ -347,7 +351,7 @@ class KafkaSpout(PartitionedSpout):
             name: Position(
                 start=start.offset,
                 end=start.offset + records[name],
-                topic_id=look.topics[partition[0]].id,
+                topic_id=snapshot.topics[partition[0]].id,
                 deployment=self._deployment,
                 skipped=start.lost.skipped if start.lost else None,
                 turn=shares.turn if records[name] else turns.get(name, 0),
@@ -362,33 +366,35 @@ class KafkaSpout(PartitionedSpout):
 
     def _first_starts(
         self,
-        look: Look,
-        known: Collection[Partition],
+        snapshot: Look,
+        with_position: Collection[Partition],
         stored: Mapping[str, Position],
         *,
         begun: bool,
     ) -> dict[Partition, Start]:
-        """Where the partitions without a position begin."""
+        """Return the starts of partitions without a position."""
         read_before = {parsed(name)[0] for name in stored}
         # A topic that appears after the first poll and matches the pattern is all new.
         all_new = self._pattern is not None and begun and (stored or not self._deployment)
-        new = [partition for partition in look.latest if partition not in known]
+        new = [partition for partition in snapshot.latest if partition not in with_position]
         first = [p for p in new if not all_new and p[0] not in read_before]
-        starts = {partition: Start(look.earliest[partition]) for partition in new}
-        found: Mapping[Partition, int] = {}
+        starts = {partition: Start(snapshot.earliest[partition]) for partition in new}
+        offsets: Mapping[Partition, int] = {}
         if self._start_ms is not None:
-            found = self._cluster.offsets_at(first, self._start_ms)
+            offsets = self._cluster.offsets_at(first, self._start_ms)
         if not self._first_poll.endswith("earliest"):
-            starts |= {p: Start(found.get(p, look.latest[p]), durable=True) for p in first}
+            starts |= {p: Start(offsets.get(p, snapshot.latest[p]), durable=True) for p in first}
         return starts
 
-    def _note_gone(self, topics: Sequence[str], look: Look, stored: Mapping[str, Position]) -> None:
+    def _note_gone(
+        self, topics: Sequence[str], snapshot: Look, stored: Mapping[str, Position]
+    ) -> None:
         read = {parsed(name)[0] for name in stored}
         if self._pattern is not None:
             read = {name for name in read if re.fullmatch(self._pattern, name)}
         else:
             read = set(topics)
-        gone = read - set(look.topics)
+        gone = read - set(snapshot.topics)
         if gone and self._on_loss == "error":
             raise SourceUnavailableError(
                 f"{self._name}: {_listed(gone)} is gone, perhaps with records that were not read. "
@@ -421,7 +427,7 @@ class KafkaSpout(PartitionedSpout):
     def emit_partitions(
         self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
     ) -> DataFrame:
-        """The planned offsets, after a check that they still exist and belong to the same topics.
+        """Read the planned offsets, after a check that they still exist in the same topics.
 
         Raises:
             SourceUnavailableError: no broker answers, or a topic is gone.
@@ -434,7 +440,7 @@ class KafkaSpout(PartitionedSpout):
             try:
                 self._check_there(attempt, planned)
             except TxnError:
-                # Consumers keep what they have fetched ahead, of a topic that is now another one.
+                # Consumers keep records fetched ahead, of a topic that is now another one.
                 self._group = _new_group()
                 raise
         rows = (
@@ -452,7 +458,7 @@ class KafkaSpout(PartitionedSpout):
         return rows.unionAll(self._values.parsed(more.columns, as_json=True))
 
     def _corrected(self, positions: Mapping[str, Any]) -> tuple[Corrections, FileBatch] | None:
-        """The batch of files of corrected records at these positions, and who reads it."""
+        """Return the batch of corrected records at these positions, with its reader."""
         if CORRECTIONS not in positions:
             return None
         if self._corrections is None:
@@ -464,10 +470,10 @@ class KafkaSpout(PartitionedSpout):
         return self._corrections, FileBatch.model_validate(positions[CORRECTIONS])
 
     def check_read(self, attempt: TransactionAttempt, metadata: PartitionPositions) -> None:
-        """Check that the topics are still those whose records were planned.
+        """Check that the topics are still the planned ones.
 
-        Spark reads some time after `emit_partitions` has looked at them. Records that retention
-        has deleted meanwhile do not matter: Spark fails if it misses one.
+        Spark reads some time after `emit_partitions` has checked them. Records that retention has
+        deleted meanwhile do not matter: Spark fails if it misses one.
 
         Raises:
             SourceUnavailableError: no broker answers.
@@ -480,31 +486,34 @@ class KafkaSpout(PartitionedSpout):
             corrected[0].check_read(attempt, corrected[1])
         topics = self._cluster.describe(sorted(planned))
         for topic, topic_id in planned.items():
-            if (now := topics[topic].id if topic in topics else "gone") != topic_id:
-                # Consumers keep what they have fetched ahead, of the topic that is another one.
+            if (current_id := topics[topic].id if topic in topics else "gone") != topic_id:
+                # Consumers keep records fetched ahead, of the topic that is another one.
                 self._group = _new_group()
                 raise FailedException(
                     f"{self._name} has read batch {attempt} while topic {topic!r} was deleted (its "
-                    f"id was {topic_id} and is {now}). The batch is replayed."
+                    f"id was {topic_id} and is {current_id}). The batch is replayed."
                 )
 
     def readable(
         self, attempt: TransactionAttempt, metadata: PartitionPositions
     ) -> PartitionPositions:
-        """The planned offsets that are there; of a transactional spout all of them, or none.
+        """Return the planned offsets that still exist; for a transactional spout all, or none.
 
         Raises:
             SourceUnavailableError: no broker answers.
-            SourceChangedError: records of a transactional txid are gone, or all of an opaque one,
-                or a file of corrected records.
+            SourceChangedError: records of a transactional txid are gone, or all records of an
+                opaque one, or a file of corrected records.
         """
         stored = stored_positions(metadata.read, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
         if corrected := self._corrected(metadata.read):
             corrected[0].readable(attempt, corrected[1])
-        look = self._cluster.look(sorted({topic for topic, _ in planned}))
-        left = {each: what_is_left(each, position, look) for each, position in planned.items()}
-        lost = {name_of(each): rest.words for each, rest in left.items() if rest.words}
+        snapshot = self._cluster.look(sorted({topic for topic, _ in planned}))
+        left = {
+            partition: what_is_left(partition, position, snapshot)
+            for partition, position in planned.items()
+        }
+        lost = {name_of(partition): rest.words for partition, rest in left.items() if rest.words}
         if not lost:
             return metadata
         words = (
@@ -517,12 +526,12 @@ class KafkaSpout(PartitionedSpout):
                 number="TXN-406",
             )
         if not corrected and all(
-            each.position.end == each.position.start for each in left.values()
+            partition.position.end == partition.position.start for partition in left.values()
         ):
             raise SourceChangedError(f"{words}. Nothing of it is left.", number="TXN-406")
         notices.warning("%s. What is left is read.", words)
         self._losses = {**self._losses, **dict.fromkeys(lost, f"{words}.")}
-        read = {name_of(each): rest.position.to_json() for each, rest in left.items()}
+        read = {name_of(partition): rest.position.to_json() for partition, rest in left.items()}
         return PartitionPositions(
             read={**metadata.read, **read}, latest={**metadata.latest, **read}
         )
@@ -531,7 +540,7 @@ class KafkaSpout(PartitionedSpout):
         return records if self._values is None else self._values.parsed(records)
 
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
-        """One edge per partition that has records to read, and per file of corrected ones."""
+        """Return one edge per partition with records to read, and per file of corrected ones."""
         stored = stored_positions(metadata.read, self._name)
         names = [name for name, p in stored.items() if p.end > p.start]
         if corrected := self._corrected(metadata.read):
@@ -539,24 +548,24 @@ class KafkaSpout(PartitionedSpout):
         return sorted(names)
 
     def lag(self, newest: PartitionPositions | None) -> Lag:
-        """The offsets after the newest batch, as it was planned.
+        """Return the offsets after the newest batch, as it was planned.
 
         Transactions and compaction leave gaps, so there may be fewer records.
         """
         return Lag(records=sum(self._left.values()), partitions=self._left)
 
     def planned_lag(self, metadata: PartitionPositions) -> Lag:
-        """The offsets of the batch."""
+        """Return the offsets of the batch."""
         stored = stored_positions(metadata.read, self._name)
         spans = {name: position.end - position.start for name, position in stored.items()}
         return Lag(records=sum(spans.values()), partitions=spans)
 
     def notices(self) -> Sequence[str]:
-        """Topics that are gone, and records that this run has skipped (`on_data_loss="skip"`)."""
+        """Return notices of lost topics, and of skipped records (`on_data_loss="skip"`)."""
         return [*map(self._without, sorted(self._gone)), *self._losses.values()]
 
     def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
-        """The partitions that Spark's plan of `batch` reads from the first to the last offset."""
+        """Return the partitions that Spark's plan of `batch` reads whole."""
         planned = {
             name: (metadata.read[name]["start"], metadata.read[name]["end"])
             for name in self.planned_parts(metadata)
@@ -576,8 +585,8 @@ class KafkaSpout(PartitionedSpout):
         self, attempt: TransactionAttempt, planned: Mapping[Partition, Position]
     ) -> None:
         topics = sorted({topic for topic, _ in planned})
-        look = self._cluster.look(topics)
-        gone = set(topics) - set(look.topics)
+        snapshot = self._cluster.look(topics)
+        gone = set(topics) - set(snapshot.topics)
         if gone:
             raise SourceUnavailableError(
                 f"{self._name} cannot read batch {attempt}: {_listed(gone)} is gone. The batch "
@@ -585,16 +594,16 @@ class KafkaSpout(PartitionedSpout):
                 number="TXN-406",
             )
         for partition, position in planned.items():
-            if partition not in look.latest:
+            if partition not in snapshot.latest:
                 raise self._changed(attempt, f"{name_of(partition)} is no longer there")
             read_to = position.model_copy(update={"end": position.start})
-            lost = going_on(partition, read_to, look).lost
+            lost = going_on(partition, read_to, snapshot).lost
             if lost is not None:
                 raise self._changed(attempt, lost.words)
-            if look.latest[partition] < position.end:
+            if snapshot.latest[partition] < position.end:
                 raise SourceUnavailableError(
                     f"{self._name} cannot read batch {attempt}: {name_of(partition)} ends at "
-                    f"offset {look.latest[partition]}, before the planned {position.end}. The "
+                    f"offset {snapshot.latest[partition]}, before the planned {position.end}. The "
                     "batch waits until the records are back.",
                     number="TXN-406",
                 )
@@ -622,18 +631,18 @@ class KafkaSpout(PartitionedSpout):
             assigned.setdefault(topic, []).append(number)
             starts.setdefault(topic, {})[str(number)] = position.start
             ends.setdefault(topic, {})[str(number)] = position.end
-        own = {
+        positions = {
             "assign": json.dumps(assigned),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
             # Always: `on_data_loss` is applied when a batch is planned.
             "failOnDataLoss": "true",
             "includeHeaders": str(self._include_headers).lower(),
-            # Executors keep consumers, and their connections, by group: one made anew for each
+            # Executors keep consumers, and their connections, by group: a new one for each
             # partition of each batch costs more than reading a small batch. No group is joined.
             "kafka.group.id": self._group,
         }
-        reader = spark.read.format("kafka").options(**{**self._settings.spark, **own})
+        reader = spark.read.format("kafka").options(**{**self._settings.spark, **positions})
         try:
             return reader.load()
         except AnalysisException as error:
@@ -652,7 +661,7 @@ class KafkaSpout(PartitionedSpout):
 
 
 def _check_servers(servers: str) -> None:
-    """Refuse at once what no client can reach.
+    """Refuse addresses that no client can reach.
 
     Raises:
         TopologyError: it is not a list of brokers with their ports.
@@ -673,12 +682,12 @@ def _batch(position: Any | None) -> FileBatch | None:
 
 
 def _new_group() -> str:
-    """Of a name as Spark gives it."""
+    """Return a new group id, named as Spark names its own."""
     return f"spark-kafka-relation-{uuid.uuid4()}-executor"
 
 
 def _allow_own_group(spark: SparkSession) -> None:
-    """Spark would warn of it at each batch, as if the group were joined."""
+    """Silence Spark's warning at each batch, as if the group were joined."""
     jvm = jvm_of(spark)
     if jvm is not None:
         configurator = jvm.org.apache.logging.log4j.core.config.Configurator
@@ -692,11 +701,11 @@ def _listed(topics: Collection[str]) -> str:
 
 
 def _subscription(
-    whose: str, topics: Sequence[str] | None, pattern: str | None
+    spout: str, topics: Sequence[str] | None, pattern: str | None
 ) -> tuple[tuple[str, ...], str | None]:
     if isinstance(topics, str) or bool(topics) == bool(pattern) or not all(topics or (True,)):
         raise TopologyError(
-            f"{whose} needs either topics=['a', 'b'] or pattern='a|b.*', and not both.",
+            f"{spout} needs either topics=['a', 'b'] or pattern='a|b.*', and not both.",
             number="TXN-404",
         )
     if pattern is not None:
@@ -704,34 +713,36 @@ def _subscription(
             re.compile(pattern)
         except re.error as error:
             raise TopologyError(
-                f"{whose} has a pattern that is not a regular expression: {error}.",
+                f"{spout} has a pattern that is not a regular expression: {error}.",
                 number="TXN-404",
             ) from error
     return tuple(dict.fromkeys(topics or ())), pattern
 
 
-def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> int | None:
-    if first_poll.endswith("timestamp") != (given is not None):
+def _timestamp_ms(spout: str, first_poll: str, start: int | datetime | None) -> int | None:
+    if first_poll.endswith("timestamp") != (start is not None):
         raise TopologyError(
-            f"{whose} has first_poll={first_poll!r} and start_timestamp={given!r}: the timestamp "
+            f"{spout} has first_poll={first_poll!r} and start_timestamp={start!r}: the timestamp "
             "strategies need a start_timestamp, and the others must not have one.",
             number="TXN-404",
         )
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
             raise TopologyError(
-                f"{whose} has a start_timestamp without a time zone: {given}. Add one, for example "
+                f"{spout} has a start_timestamp without a time zone: {start}. Add one, for example "
                 "datetime(..., tzinfo=timezone.utc).",
                 number="TXN-404",
             )
-        return int(given.timestamp() * 1000)
-    return given
+        return int(start.timestamp() * 1000)
+    return start
 
 
-def _one_of(whose: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any) -> Any:
+def _checked_choice(
+    spout: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any
+) -> Any:
     plain = getattr(value, "value", value)
     if plain not in allowed:
         raise TopologyError(
-            f"{whose} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.", number="TXN-404"
+            f"{spout} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.", number="TXN-404"
         )
     return as_type(plain)

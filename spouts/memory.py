@@ -40,7 +40,7 @@ Script = Mapping[tuple[int, int], Rows | None] | Callable[[int, int], Rows | Non
 
 
 class MemoryPosition(BaseModel):
-    """Metadata of `MemoryTransactionalSpout`: which of its batches a txid has."""
+    """Metadata of `MemoryTransactionalSpout`: the index of a txid's batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     Args:
         batches: rows by batch.
         schema: DDL or StructType.
-        cycle: whether to begin again after the last batch (Trident: `FixedBatchSpout.setCycle`).
+        cycle: True to begin again after the last batch (Trident: `FixedBatchSpout.setCycle`).
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -70,18 +70,18 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         self._schema = schema
         self._cycle = cycle and bool(batches)
         self._before = [0]
-        """Rows before each batch that was counted so far."""
+        """The number of rows before each batch counted so far."""
         self._raised: set[tuple[int, int]] = set()
         self._lock = Lock()  # attempts of several txids are emitted at once
 
     def open(self, spark: SparkSession, previous: MemoryPosition | None) -> StructType:
-        """The schema; there is nothing else to do."""
+        """Return the schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryTransactionalSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: MemoryPosition | None
     ) -> MemoryPosition | None:
-        """The batch after `previous`; None if all were taken."""
+        """Return the batch after `previous`; None if all were taken."""
         index = 0 if previous is None else previous.index + 1
         has_more = self._cycle or index < len(self._batches)
         return MemoryPosition(index=index) if has_more else None
@@ -90,7 +90,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
     ) -> DataFrame:
-        """The rows of the batch.
+        """Return the rows of the batch.
 
         Raises:
             Exception: the next exception among the rows that was not raised yet.
@@ -102,7 +102,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         return frame_of(spark, content, self._schema)
 
     def readable(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> MemoryPosition:
-        """The batch, if this object has it; raises as `emit_batch`."""
+        """Return the batch, if this object has it; raises as `emit_batch`."""
         self._require(attempt, metadata)
         return metadata
 
@@ -117,12 +117,12 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         return rows
 
     def planned_rows(self, metadata: MemoryPosition) -> int | None:
-        """The number of rows to be emitted; None for a batch that this object does not have."""
+        """Return the number of rows to emit; None for a batch that this object does not have."""
         rows = self._rows(metadata.index)
         return None if rows is None else _count(rows)
 
     def lag(self, newest: MemoryPosition | None) -> Lag | None:
-        """The rows of the batches after `newest`; None with `cycle`, which never ends."""
+        """Return the rows of the batches after `newest`; None with `cycle`, which never ends."""
         if self._cycle:
             return None
         for rows in self._batches[len(self._before) - 1 :]:
@@ -180,13 +180,13 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
         self.kind = kind
 
     def open(self, spark: SparkSession, previous: ScriptedAttempt | None) -> StructType:
-        """The schema; there is nothing else to do."""
+        """Return the schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryOpaqueSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: ScriptedAttempt | None
     ) -> ScriptedAttempt | None:
-        """This attempt, if the script has rows for it; else None."""
+        """Return this attempt, if the script has rows for it; else None."""
         if self._rows(attempt.txid, attempt.attempt_id) is None:
             return None
         return ScriptedAttempt(txid=attempt.txid, attempt_id=attempt.attempt_id)
@@ -195,7 +195,7 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: ScriptedAttempt
     ) -> DataFrame:
-        """The scripted rows.
+        """Return the scripted rows.
 
         Raises:
             Exception: the first exception among the rows.

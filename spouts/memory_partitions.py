@@ -76,7 +76,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         for name, rows in partitions.items():
             self.add_partition(name, rows)
 
-    # --- what the program may do to the source ---------------------------------------------------
+    # --- changes of the source by the program ----------------------------------------------------
 
     def set_disabled(self, partition: str, disabled: bool) -> None:
         """Take a partition away, or bring it back (Storm: `setDisabled`).
@@ -135,7 +135,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
     # --- the spout -------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
-        """The schema; there is nothing else to do."""
+        """Return the schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryPartitionedSpout")
 
     def set_batch_target(self, share: float) -> None:
@@ -143,14 +143,14 @@ class MemoryPartitionedSpout(PartitionedSpout):
         self._take.set_target(share)
 
     def get_partitions(self) -> list[str]:
-        """The names of all partitions, also of disabled ones."""
+        """Return the names of all partitions, also of disabled ones."""
         with self._lock:
             return sorted(self._rows)
 
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> dict[str, int] | None:
-        """The next rows of a partition: {"start", "end"}; None at its end, or while it is away.
+        """Return a partition's next rows: {"start", "end"}; None at its end, or while it is away.
 
         Raises:
             SourceChangedError: it holds fewer rows than were already read.
@@ -169,7 +169,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
     def emit_partitions(
         self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
     ) -> DataFrame:
-        """The rows at these positions.
+        """Return the rows at these positions.
 
         Raises:
             Exception: the next exception among the rows that was not raised yet.
@@ -181,7 +181,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
     def readable(
         self, attempt: TransactionAttempt, metadata: PartitionPositions
     ) -> PartitionPositions:
-        """The positions that are there; of a transactional spout all of them, or none.
+        """Return the positions that still exist; for a transactional spout all of them, or none.
 
         Raises:
             SourceChangedError: a transactional spout lacks some of the rows, or any other all.
@@ -202,7 +202,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         return PartitionPositions(read=left, latest=dict(metadata.latest))
 
     def rows_at(self, attempt: TransactionAttempt, positions: Mapping[str, Any]) -> list[Row]:
-        """The rows at these positions, by partition, without Spark; raises as `emit_partitions`."""
+        """Return the rows at these positions without Spark; raises as `emit_partitions`."""
         with self._lock:
             for partition in sorted(positions):
                 self._check_there(attempt, partition, positions[partition]["end"])
@@ -216,11 +216,11 @@ class MemoryPartitionedSpout(PartitionedSpout):
             ]
 
     def planned_rows(self, metadata: PartitionPositions) -> int:
-        """The number of rows to be emitted."""
+        """Return the number of rows to be emitted."""
         return sum(position["end"] - position["start"] for position in metadata.read.values())
 
     def lag(self, newest: PartitionPositions | None) -> Lag:
-        """The rows after `newest` of all partitions that are there."""
+        """Return the rows after `newest` of all partitions that are there."""
         with self._lock:
             left = {name: len(self._rows[name]) for name in {*self._rows} - self._disabled}
         latest = {} if newest is None else newest.latest
@@ -231,7 +231,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         return Lag(records=sum(behind.values()), partitions=behind)
 
     def planned_lag(self, metadata: PartitionPositions) -> Lag:
-        """The rows of the batch."""
+        """Return the rows of the batch."""
         spans = {name: at["end"] - at["start"] for name, at in metadata.read.items()}
         return Lag(records=sum(spans.values()), partitions=spans)
 

@@ -87,7 +87,7 @@ class RateSpout(Spout[RateSpan]):
         self._first = 0
 
     def open(self, spark: SparkSession, previous: RateSpan | None) -> StructType:
-        """The schema; the pace counts from now, and from the last run's end."""
+        """Return the schema; the pace counts from now, and from the last run's end."""
         from pyspark.sql.types import LongType, StructType, TimestampType
 
         self._began = self._clock()
@@ -101,7 +101,7 @@ class RateSpout(Spout[RateSpan]):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: RateSpan | None
     ) -> RateSpan | None:
-        """The next values; None if all were taken, or if the next batch is not due yet."""
+        """Return the next values; None if all were taken, or if the next batch is not due yet."""
         start = previous.end if previous is not None else 0
         end = self._end_after(start)
         if end <= start or end > self._due():
@@ -112,7 +112,7 @@ class RateSpout(Spout[RateSpan]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: RateSpan
     ) -> DataFrame:
-        """The values of the batch."""
+        """Return the values of the batch."""
         from pyspark.sql.functions import col, lit, timestamp_micros
 
         numbers = spark.range(metadata.start, metadata.end, numPartitions=self._partitions)
@@ -120,13 +120,13 @@ class RateSpout(Spout[RateSpan]):
         return numbers.select(col("id").alias("value"), timestamp_micros(micros).alias("timestamp"))
 
     def planned_rows(self, metadata: RateSpan) -> int:
-        """The number of rows to be emitted."""
+        """Return the number of rows to be emitted."""
         return metadata.end - metadata.start
 
     def lag(self, newest: RateSpan | None) -> Lag | None:
-        """The values that are due, or left of `total`; paced: also for how long a batch is due.
+        """Return the values due, or left of `total`; with a pace, also the delay in seconds.
 
-        None where they never end and have no pace.
+        None: they never end and have no pace.
         """
         taken, pace = newest.end if newest is not None else 0, self._rows_per_second
         due = self._due() if self._total is None else min(self._due(), self._total)
@@ -140,19 +140,19 @@ class RateSpout(Spout[RateSpan]):
         return Lag(records=left, seconds=max(0.0, since))
 
     def _end_after(self, start: int) -> int:
-        """Where the batch ends that begins there."""
+        """Return the end of the batch that begins at `start`."""
         end = start + self._size.now
         return end if self._total is None else min(end, self._total)
 
     def _due(self) -> float:
-        """The value up to which the pace allows batches by now."""
+        """Return the value up to which the pace allows batches by now."""
         if self._rows_per_second is None:
             return math.inf
         return self._first + (self._clock() - self._began) * self._rows_per_second
 
 
-def _require(name: str, value: float | None, is_right: bool, wanted: str) -> None:
+def _require(name: str, value: float | None, is_right: bool, allowed: str) -> None:
     if not is_right:
         raise TopologyError(
-            f"RateSpout was given {name}={value}: it must be {wanted}.", number="TXN-415"
+            f"RateSpout was given {name}={value}: it must be {allowed}.", number="TXN-415"
         )

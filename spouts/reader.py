@@ -1,4 +1,4 @@
-"""Any reader of Spark as a spout that promises nothing.
+"""A spout over any reader of Spark, without a guarantee.
 
 Source: Trident's `IBatchSpout`, and its `RichSpoutBatchExecutor` around spouts without
 transactions.
@@ -82,13 +82,13 @@ class ReaderSpout(Spout[Reading]):
         self._clock = clock
 
     def open(self, spark: SparkSession, previous: Reading | None) -> StructType:
-        """The schema; nothing is read yet."""
+        """Return the schema; nothing is read yet."""
         return as_struct(self._schema, "ReaderSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: Reading | None
     ) -> Reading | None:
-        """The next reading, if it is due."""
+        """Return the next reading, if it is due."""
         now = self._clock()
         if previous is None:
             return Reading(number=1, planned_at=now)
@@ -97,7 +97,7 @@ class ReaderSpout(Spout[Reading]):
         return Reading(number=previous.number + 1, planned_at=now)
 
     def lag(self, newest: Reading | None) -> Lag | None:
-        """For how long the next reading is due; none is, if it reads only once and has read."""
+        """Return the seconds since the next reading was due; 0 after the only one."""
         if newest is None:
             return None
         if self._every is None:
@@ -107,7 +107,7 @@ class ReaderSpout(Spout[Reading]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: Reading
     ) -> DataFrame:
-        """The DataFrame that `read` returns now.
+        """Return the DataFrame that `read` returns now.
 
         Raises:
             TopologyError: it is not a DataFrame, is streaming, or has another schema.
@@ -116,18 +116,18 @@ class ReaderSpout(Spout[Reading]):
 
         frame: object = self._read(spark)
         if not isinstance(frame, DataFrame) or frame.isStreaming:
-            found = "a streaming one" if isinstance(frame, DataFrame) else type(frame).__name__
+            kind = "a streaming one" if isinstance(frame, DataFrame) else type(frame).__name__
             raise TopologyError(
                 f"The reader of ReaderSpout must return a DataFrame that is not streaming, but "
-                f"returned {found}. Use spark.read.",
+                f"returned {kind}. Use spark.read.",
                 number="TXN-415",
             )
-        said = _columns(as_struct(self._schema, "ReaderSpout"))
+        declared = _columns(as_struct(self._schema, "ReaderSpout"))
         columns = _columns(frame.schema)
-        if said != columns:
+        if declared != columns:
             raise TopologyError(
                 f"The reader of ReaderSpout returned the columns {', '.join(columns)}, but its "
-                f"schema has {', '.join(said)}. Correct one of them.",
+                f"schema has {', '.join(declared)}. Correct one of them.",
                 number="TXN-411",
             )
         return frame

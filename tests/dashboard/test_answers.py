@@ -61,7 +61,7 @@ def read_once(table: WatchedTable) -> None:
 
     def changed() -> None:
         over.set()
-        table.told.set()
+        table.news.set()
 
     table.watch(over, contextlib.nullcontext, changed)
 

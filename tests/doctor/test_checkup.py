@@ -395,7 +395,7 @@ def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(doctor_machine, "find_java", none)
     monkeypatch.setenv("SPARK_HOME", "/nowhere")
-    monkeypatch.setattr(doctor_machine, "_wanted", lambda: {"pyspark": "==3.0.0"})
+    monkeypatch.setattr(doctor_machine, "_required", lambda: {"pyspark": "==3.0.0"})
     monkeypatch.setattr(doctor_machine, "_LEAST_MEMORY", 10**18)
     monkeypatch.setattr(doctor_machine, "_memory_bytes", lambda: 2**30)
     found = by_check(check_machine())
@@ -427,7 +427,7 @@ def test_versions_are_compared_as_numbers(version: str, specifiers: str, expecte
 def test_what_is_checked_is_what_the_project_asks_for() -> None:
     """The versions come out of pyproject.toml, by way of what is installed."""
     text = (ROOT / "pyproject.toml").read_text()
-    for name, specifiers in doctor_machine._wanted().items():
+    for name, specifiers in doctor_machine._required().items():
         parts = [part for part in specifiers.split(",") if part]
         line = next(line for line in text.splitlines() if line.startswith(f'  "{name}'))
         assert all(part in line for part in parts), (name, line)

@@ -170,7 +170,7 @@ def test_a_file_batch_reads_where_its_pattern_looks(found: Any) -> None:
     looked: list[str] = []
     spout._listing.stats = lambda names: [looked.append(name) for name in names]  # type: ignore[method-assign,func-returns-value]
     with contextlib.suppress(SourceChangedError):
-        assert len(spout._found(batch, TransactionAttempt(1, 0))) == len(batch.files)
+        assert len(spout._current_stats(batch, TransactionAttempt(1, 0))) == len(batch.files)
     assert all(name.startswith("in/") and ".." not in name.split("/") for name in looked)
 
 

@@ -1,4 +1,4 @@
-"""The command line: text for people over the results of `operations` and of a run."""
+"""The command line: shows people the results of `operations` and of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The command `txn`: puts the commands together, each of which is a module.
+"""The command `txn`, made of its commands: each is a module.
 
-Spark, Java and ZooKeeper are loaded only by the commands that need them.
+Only the commands that need Spark, Java or ZooKeeper load them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Completion in a shell: files with topologies in them, and the topologies that ran here."""
+"""Shell completion: files with topologies in them, and the topologies that ran here."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["Bash", "names", "topologies"]
 def topologies(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """FILE.py:TOPOLOGY, of the files that are there.
+    """Complete FILE.py:TOPOLOGY from the files in the folder.
 
-    They are parsed and not run, so that a key press starts nothing.
+    Files are parsed and not run, so that a key press starts nothing.
     """
     file, colon, _ = incomplete.partition(":")
     if colon:
-        found = list(_in_file(file))
+        items = list(_in_file(file))
     else:
         folder = Path(file) if file.endswith("/") else Path(file).parent
-        found = [item for path in sorted(folder.glob("*.py")) for item in _in_file(str(path))]
-    fitting = [item for item in found if item.value.startswith(incomplete)]
+        items = [item for path in sorted(folder.glob("*.py")) for item in _in_file(str(path))]
+    fitting = [item for item in items if item.value.startswith(incomplete)]
     return fitting or ([] if colon else [CompletionItem(incomplete, type="dir")])
 
 
 def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of topologies that ran in this folder, or FILE.py:TOPOLOGY."""
+    """Complete names of topologies that ran in this folder, or FILE.py:TOPOLOGY."""
     ran = [path.stem for path in sorted(LOG_FOLDER.glob("*.log"))]
     fitting = [CompletionItem(name) for name in ran if name.startswith(incomplete)]
     more = topologies(ctx, param, incomplete)
@@ -40,13 +40,13 @@ def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 class Bash(BashComplete):
-    """Bash, for which the colon in FILE.py:TOPOLOGY ends a word."""
+    """Completion for Bash, to which the colon in FILE.py:TOPOLOGY ends a word."""
 
     _before = ""
-    """What stands before the last colon: Bash keeps it."""
+    """The text up to the last colon, which Bash keeps."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words so far, with FILE.py, the colon and TOPOLOGY as one."""
+        """Return the words so far, with FILE.py, the colon and TOPOLOGY as one."""
         args, last = super().get_completion_args()
         if last == ":" and args:
             args, last = args[:-1], f"{args[-1]}:"
@@ -58,7 +58,7 @@ class Bash(BashComplete):
         return args, last
 
     def format_completion(self, item: CompletionItem) -> str:
-        """The line for Bash's function; of FILE.py:TOPOLOGY what comes behind the colon."""
+        """Return the line for Bash's function: of FILE.py:TOPOLOGY the part after the colon."""
         return f"{item.type},{item.value.removeprefix(self._before)}"
 
 
@@ -73,7 +73,7 @@ def _in_file(file: str) -> Iterator[CompletionItem]:
 
 
 def _topologies(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement gives to a topology, or to a function that makes one."""
+    """Yield the names that a statement gives to a topology or to a function that makes one."""
     if isinstance(statement, ast.Assign) and _called(statement.value) == "Topology":
         yield from (one.id for one in statement.targets if isinstance(one, ast.Name))
     if isinstance(statement, ast.FunctionDef) and _named(statement.returns) == "Topology":

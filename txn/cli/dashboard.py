@@ -1,4 +1,4 @@
-"""`txn dashboard`: the page, until Ctrl-C."""
+"""`txn dashboard`: serve the page until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txn.machine.listening import Address
 __all__ = ["dashboard"]
 
 _NICE = 5
-"""How far the page's process steps back where it and a run need the same processor."""
+"""Priority (nice) of the page's process, so that a run on the same processor goes first."""
 
 
 @click.command()
@@ -71,7 +71,7 @@ def dashboard(
     from txn.operations.watching.known import Known
     from txn.operations.watching.topologies import Watch
 
-    def told(url: str) -> None:
+    def show_address(url: str) -> None:
         if as_json:
             click.echo(json.dumps({"url": url, "topologies": list(topologies)}))
         else:
@@ -80,38 +80,38 @@ def dashboard(
 
     over = threading.Event()
     if of_run:
-        known = [Known.of_line(sys.stdin.buffer.readline())]
+        targets = [Known.of_line(sys.stdin.buffer.readline())]
         threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     else:
-        known = [Known.named(target) for target in topologies]
-    unseen = [] if of_run else [one.name for one in known]
-    with Watch(known, zookeeper, starts_server=not of_run) as watch:
+        targets = [Known.named(target) for target in topologies]
+    unseen = [] if of_run else [one.name for one in targets]
+    with Watch(targets, zookeeper, starts_server=not of_run) as watch:
 
         def is_over() -> bool:
-            look = watch.look
-            if unseen and (look.error or {*unseen} <= {*look.statuses, *look.errors}):
+            answer = watch.look
+            if unseen and (answer.error or {*unseen} <= {*answer.statuses, *answer.errors}):
                 unseen.clear()
-                for why in [look.error] if look.error else look.errors.values():
+                for why in [answer.error] if answer.error else answer.errors.values():
                     click.echo(f"{why} The page goes on looking.", err=True)
             return over.is_set()
 
         _step_back()
         with settled():
-            serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=is_over)
+            serve(watch, Address(host.strip("[]"), port), show_address, names=allowed, is_over=is_over)
 
 
 def _step_back() -> None:
-    """Let a run on this machine go first."""
-    with contextlib.suppress(OSError, AttributeError):  # Windows has no such thing
-        now = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PROCESS, 0, max(now, _NICE))
+    """Lower the priority, so that a run on this machine goes first."""
+    with contextlib.suppress(OSError, AttributeError):  # not on Windows
+        priority = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, max(priority, _NICE))
         if os.getsid(0) == os.getpid():
-            # Linux may share the processor out by session first, and within each by this number.
+            # Linux may share the processor between sessions first, then by priority within each.
             Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
 
 
 def _wait_for_end(over: threading.Event) -> None:
-    """Wait until the pipe from the run is closed, which its death does too."""
+    """Wait until the run closes the pipe or dies, which closes it too."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     over.set()

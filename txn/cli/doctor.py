@@ -1,4 +1,4 @@
-"""`txn doctor`: what a topology stands on, and what is wrong with it."""
+"""`txn doctor`: check what a topology depends on, and show what is wrong."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def doctor(
     errors = sum(finding.level == "error" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
     if as_json:
-        told = [finding.to_json() for finding in findings]
-        print_json({"errors": errors, "warnings": warnings, "findings": told})
+        listed = [finding.to_json() for finding in findings]
+        print_json({"errors": errors, "warnings": warnings, "findings": listed})
     else:
         for area, some in groupby(findings, key=lambda finding: finding.area):
             console().print(_area(area, list(some)), highlight=False)
@@ -58,7 +58,7 @@ def doctor(
 
 
 def _area(area: str, findings: Sequence[Finding]) -> RenderableType:
-    """One heading, and below it a line per finding with what it means and what to do."""
+    """Return a heading, and a line per finding with its meaning and the advice."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

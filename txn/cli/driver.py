@@ -1,7 +1,7 @@
 """`txn run`: a session, a ZooKeeper, a topology, and a loop that reports to an observer.
 
-Spark and an embedded ZooKeeper are started side by side. Ctrl-C and SIGTERM ask the topology for a
-clean stop, the second one leaves at once; either is safe at any moment.
+Starts Spark and an embedded ZooKeeper side by side. Ctrl-C and SIGTERM ask the topology for a clean
+stop, a second one ends the process at once; both are safe at any moment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["drive"]
 
 _LEAVE_SECS = 15.0
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 
 log = logging.getLogger("txn")
 
@@ -58,14 +58,14 @@ def drive(
     """Run a topology to its end and keep the observer informed.
 
     Args:
-        notes: what others are told of the run.
+        notes: the run's notes for other processes.
         zookeeper: as for `Topology.run`; so is `standby`.
-        master: Spark's; None: as for `delta_session`.
+        master: Spark's master; None: as for `delta_session`.
         conf: Spark settings.
-        observers: of the run's events, as for `Topology.run`.
+        observers: observers of the run's events, as for `Topology.run`.
 
     Raises:
-        TxnError: why the run ended otherwise; state is intact.
+        TxnError: the error that ended the run; state is intact.
         KeyboardInterrupt: a signal came before the topology ran.
     """
     from txn.embedded.service import refuse_second
@@ -80,7 +80,7 @@ def drive(
         _leaving(),
         _showing_notes(observer),
     ):
-        # Say it before the seconds that Spark takes.
+        # Refuse before the seconds that Spark takes.
         refuse_second(zookeeper, topology.name, topology.settings)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
@@ -110,14 +110,14 @@ def _stand_by(
     observer: CliObserver,
     received: Sequence[int],
 ) -> None:
-    """Tell what a standby waits for, until it leads or has ended."""
-    told = None
+    """Report the leader that a standby waits for, until it leads or has ended."""
+    reported = None
     while running.is_active and not running.leads and not received:
         now = running.standby
-        if now is not None and now != told:
+        if now is not None and now != reported:
             observer.standing_by(name, now)
-            told = now
-        time.sleep(_LOOK_SECS)
+            reported = now
+        time.sleep(_POLL_SECS)
 
 
 def _watch(
@@ -137,10 +137,10 @@ def _watch(
                 observer.note("Stopping after the commit under way; a second signal stops at once.")
             with contextlib.suppress(TxnError):  # the end is reported below
                 running.stop(timeout=0)
-        # Asked before the look, so that the last look comes after the end.
+        # Read before the report, so that the last report comes after the end.
         active, report = running.is_active, running.report
         batches = [b for b in tuple(report.batches) if b.attempt.txid > txid]
-        # Each names its attempt, which fails once.
+        # Each has its attempt, which fails once.
         failures = tuple(report.failures)
         newest = failures[failures.index(failure) + 1 :] if failure in failures else failures
         txid = batches[-1].attempt.txid if batches else txid
@@ -148,10 +148,10 @@ def _watch(
         status = running.status()
         observer.update(status, batches, newest)
         notes.update(status)
-        if active and (told := idleness.look(status)) is not None:
-            observer.note(told)
+        if active and (line := idleness.look(status)) is not None:
+            observer.note(line)
         if active:
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
     report = running.report
     try:
         running.await_termination()
@@ -160,8 +160,8 @@ def _watch(
         notes.ended(report, running.status(), error)
         observer.ended(report, running.status(), error)
         raise
-    if (told := idleness.ended(report)) is not None:
-        observer.note(told)
+    if (line := idleness.ended(report)) is not None:
+        observer.note(line)
     notes.ended(report, running.status(), None)
     observer.ended(report, running.status(), None)
     return report
@@ -173,10 +173,10 @@ def _enter_zookeeper(
     topology: Topology,
     given_up: threading.Event,
 ) -> str:
-    """A connect string, as of `zookeeper_of_run`."""
+    """Return a connect string, as `zookeeper_of_run`."""
     from txn.embedded.service import zookeeper_of_run
 
-    if resolve(spec).folder is None:  # tell of its absence before the seconds that Spark takes
+    if resolve(spec).folder is None:  # fail before the seconds that Spark takes
         require_answer(resolve(spec).hosts, topology.settings, sleep=_unless(given_up))
     served = zookeeper_of_run(spec, topology.name, topology.settings, sleep=_unless(given_up))
     return resources.enter_context(served)
@@ -184,7 +184,7 @@ def _enter_zookeeper(
 
 @contextlib.contextmanager
 def _given_up() -> Iterator[threading.Event]:
-    """Set when the body fails: whoever works beside it need not go on."""
+    """Yield an event that is set if the body fails, so that the thread beside it stops."""
     event = threading.Event()
     try:
         yield event
@@ -204,7 +204,7 @@ def _unless(given_up: threading.Event) -> Callable[[float], None]:
 
 
 class _Notes(logging.Handler):
-    """Passes messages of the log on to the screen."""
+    """Passes log messages on to the screen."""
 
     def __init__(self, observer: CliObserver) -> None:
         super().__init__(logging.WARNING)
@@ -216,7 +216,7 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def _showing_notes(observer: CliObserver) -> Iterator[None]:
-    """Show what the run waits for, and every notice, whatever the level of the log."""
+    """Show waits and notices on the screen, whatever the level of the log."""
     loggers, notes = [logging.getLogger(name) for name in (WAITING, NOTICES)], _Notes(observer)
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -232,7 +232,7 @@ def _showing_notes(observer: CliObserver) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _leaving() -> Iterator[None]:
-    """After threads were left behind, end the process even if Spark's own end hangs, too."""
+    """After threads were left behind, end the process even if stopping Spark hangs too."""
     try:
         yield
     except AbandonedError as error:

@@ -1,7 +1,7 @@
 """A command's error as one paragraph on stderr and an exit code.
 
 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process leads, 4 a
-thread hangs and was left behind, 130 interrupted before anything ran (SIGTERM then: 0).
+thread hung and was left behind, 130 interrupted before anything ran (SIGTERM then: 0).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_ARGUMENTS = ("TXN-217", "TXN-601", "TXN-608")
 
 
 class ErrorsAsParagraphs(click.Group):
-    """Turns what a command raises into one paragraph and an exit code."""
+    """Turns an error of a command into one paragraph and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
@@ -58,7 +58,7 @@ class ErrorsAsParagraphs(click.Group):
 
 
 def numbered(error: BaseException) -> str:
-    """What a person reads of an error: its message, and its number behind the first line."""
+    """Return an error's message with its number after the first line."""
     if isinstance(error, TxnError):
         message, number = str(error), error.number
     else:
@@ -80,7 +80,7 @@ def _exit_code(error: TxnError) -> int:
 
 
 def _leave(code: int) -> None:
-    """End the process at once: threads that hang, whoever's they are, are not waited for."""
+    """End the process at once, without waiting for threads that hang."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -88,7 +88,7 @@ def _leave(code: int) -> None:
 
 
 def _paragraph(message: str) -> str:
-    """The message, wrapped to the terminal; what follows its first line (a log) is left alone."""
+    """Wrap a message's first line to the terminal; leaves the rest (a log) alone."""
     first, newline, rest = printable(message).partition("\n")
     if sys.stderr.isatty():
         first = textwrap.fill(first, shutil.get_terminal_size().columns, break_on_hyphens=False)

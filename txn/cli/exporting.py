@@ -1,4 +1,4 @@
-"""Which exporters `txn run` has: those that its options or the environment ask for."""
+"""Make the exporters of `txn run` that its options or the environment ask for."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def metering(address: str | None, resources: ExitStack) -> list[Observer]:
-    """Metrics: served at the address, if there is one, and sent if the environment asks for it.
+    """Serve metrics at the address, if there is one, and send them if the environment asks for it.
 
-    Made before anything starts, and closed whatever happens. A package that is missing for what
-    only the environment asks is told, and no error.
+    They are made before anything starts, and closed whatever happens. If only the environment asks,
+    a missing package is reported and is not an error.
 
     Raises:
-        SetupError: the address is in use, or a package or a setting is not right.
+        SetupError: the address is in use, or a package or a setting is wrong.
     """
     from txn.metrics.opentelemetry import OpenTelemetryMetrics
     from txn.metrics.prometheus import PrometheusMetrics
@@ -38,18 +38,20 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
         served = PrometheusMetrics(address)
         resources.callback(served.close)
         observers.append(served)
-    for sent in _made(OpenTelemetryMetrics, None, partial(is_asked_for, "METRICS")):
+    for sent in _make_if_asked(OpenTelemetryMetrics, None, partial(is_asked_for, "METRICS")):
         resources.callback(sent.close)
         observers.append(sent)
     return observers
 
 
-def tracing(wanted: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
-    """Traces, if they are wanted; None: if the environment asks for them.
+def tracing(asked: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
+    """Make traces if asked for.
 
-    An environment may be that of a whole cluster: then a missing package is told, and no error.
+    The environment may be that of a whole cluster: if only it asks, a missing package is reported
+    and is not an error.
 
     Args:
+        asked: the command line's choice; None: if the environment asks for traces.
         detailed_per_sec: as for `Traces`; None: its default.
 
     Raises:
@@ -60,7 +62,9 @@ def tracing(wanted: bool | None, detailed_per_sec: float | None = None) -> list[
     more: dict[str, Any] = (
         {} if detailed_per_sec is None else {"detailed_per_sec": detailed_per_sec}
     )
-    made: list[Observer] = _made(partial(Traces, **more), wanted, partial(is_asked_for, "TRACES"))
+    made: list[Observer] = _make_if_asked(
+        partial(Traces, **more), asked, partial(is_asked_for, "TRACES")
+    )
     if more and not made:
         raise SetupError(
             "--detailed-traces says how many traces are detailed, but none are sent. Add --traces, "
@@ -70,27 +74,27 @@ def tracing(wanted: bool | None, detailed_per_sec: float | None = None) -> list[
     return made
 
 
-def following(wanted: bool | None) -> list[Observer]:
-    """Lineage, as `tracing`."""
+def following(asked: bool | None) -> list[Observer]:
+    """Make lineage, as `tracing`."""
     from txn import lineage
 
-    return _made(lineage.Lineage, wanted, lineage.is_asked_for)
+    return _make_if_asked(lineage.Lineage, asked, lineage.is_asked_for)
 
 
-def _made(
-    make: Callable[[], T], wanted: bool | None, asks: Callable[[Mapping[str, str]], bool]
+def _make_if_asked(
+    make: Callable[[], T], asked: bool | None, asks: Callable[[Mapping[str, str]], bool]
 ) -> list[T]:
-    if wanted is False or (wanted is None and not asks(os.environ)):
+    if asked is False or (asked is None and not asks(os.environ)):
         return []
     try:
         return [make()]
     except SetupError as error:
-        _tell(error, asked=wanted is True)
+        _tell(error, asked=asked is True)
         return []
 
 
 def _tell(error: SetupError, *, asked: bool) -> None:
-    """Raise it if the command line asked; else, if a package is missing, only say so."""
+    """Raise the error if the command line asked; otherwise only print that a package is missing."""
     if asked or error.number != "TXN-211":
         raise error
     click.echo(f"{error} The run goes on without.", err=True)

@@ -1,4 +1,4 @@
-"""`txn history`: the newest txids, out of the tables' own logs."""
+"""`txn history`: show the newest txids from the tables' logs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
     from txn.operations.history import history as read_history
     from txn.operations.topology_tables import tables_of
 
-    found = tables_of(name, zookeeper)
+    tables = tables_of(name, zookeeper)
     entries = read_history(
-        found.topology, found.tables, found.committed, limit, found.storage_options
+        tables.topology, tables.tables, tables.committed, limit, tables.storage_options
     )
     if as_json:
-        print_json({"topology": found.topology, "txids": [entry.to_json() for entry in entries]})
+        print_json({"topology": tables.topology, "txids": [entry.to_json() for entry in entries]})
     elif entries:
         console().print(history_table(entries), highlight=False)
     else:
-        click.echo(f"Topology '{found.topology}' has committed nothing yet.")
+        click.echo(f"Topology '{tables.topology}' has committed nothing yet.")

@@ -1,4 +1,4 @@
-"""A run that finds nothing to read: what it waits for, in one line.
+"""Report in one line the sources that a run without anything to read waits for.
 
 A mistyped pattern, an empty folder and a topic without a record all look like a run at rest.
 """
@@ -21,7 +21,7 @@ _TELL_SECS = 2.0
 
 
 class Idleness:
-    """Tells once that a run has nothing to do from its beginning on.
+    """Reports once that a run has had nothing to do from its beginning on.
 
     Args:
         clock: seconds, monotonic.
@@ -34,7 +34,7 @@ class Idleness:
         self._over = False
 
     def look(self, status: RunStatus) -> str | None:
-        """A line for the user, once, if nothing was read for two seconds; else None."""
+        """Return a line for the user, once, if nothing was read for two seconds; else None."""
         self._over = self._over or status.batches_committed > 0
         if self._over or status.held_up_by != "idle":
             self._since = None
@@ -51,20 +51,20 @@ class Idleness:
         )
 
     def ended(self, report: RunReport) -> str | None:
-        """A line for the user if a run caught up with nothing at all; else None."""
+        """Return a line for the user if a run caught up without reading anything; else None."""
         if report.ended != "caught_up" or report.batches_committed:
             return None
         return f"{self._topology.name}: {_nothing(report)} to read in {self._sources()}."
 
     def _sources(self) -> str:
-        return "; ".join(f"{s.name} ({_called(s.spout)})" for s in self._topology.sources)
+        return "; ".join(f"{s.name} ({_spout_text(s.spout)})" for s in self._topology.sources)
 
 
 def _nothing(seen: RunStatus | RunReport) -> str:
     return "nothing new" if seen.committed_txid else "nothing"
 
 
-def _called(spout: Spout[object]) -> str:  # type: ignore[type-var]
-    """What a spout says of itself; the default of Python would be an address in memory."""
-    own = type(spout).__repr__ is not object.__repr__
-    return repr(spout) if own else type(spout).__name__
+def _spout_text(spout: Spout[object]) -> str:  # type: ignore[type-var]
+    """Return a spout's repr; its class name if that is Python's, an address in memory."""
+    has_repr = type(spout).__repr__ is not object.__repr__
+    return repr(spout) if has_repr else type(spout).__name__

@@ -37,10 +37,10 @@ _PHASE_STYLES = {
 }
 _RECENT = 5
 _LINES_AROUND = 25
-"""Lines of the view besides batches in flight: header, lag, what was left out, captions, who waits
-for whom, recent batches, what blocks, failure, and an empty one for the cursor."""
+"""Lines of the view besides batches in flight: header, lag, rows left out, captions, waits, recent
+batches, blocked batch, failure, and an empty one for the cursor."""
 _FAILURE_CHARACTERS = 150
-"""Two lines of 80; the whole of it is in the log."""
+"""Two lines of 80; the log has the whole text."""
 
 
 # --- drawing ---------------------------------------------------------------------------------
@@ -54,13 +54,13 @@ def render(
     now: float,
     height: int,
 ) -> RenderableType:
-    """The live view.
+    """Return the live view.
 
     Args:
         recent: the newest committed batches, in txid order.
         speed: batches and rows per second.
         now: seconds since the epoch.
-        height: lines of the terminal; more batches in flight than fit are counted only.
+        height: lines of the terminal; batches in flight that do not fit are only counted.
     """
     parts: list[RenderableType] = [
         _header(info, status, speed),
@@ -89,8 +89,8 @@ def _caption(title: str, text: str, style: str) -> Text:
 
 def _waits(status: RunStatus) -> RenderableType:
     title = Text(in_words(status.held_up_by), style="bold")
-    said = [Text(wait, style="dim", no_wrap=True, overflow="ellipsis") for wait in status.waits]
-    return Group(title, *said)
+    lines = [Text(wait, style="dim", no_wrap=True, overflow="ellipsis") for wait in status.waits]
+    return Group(title, *lines)
 
 
 def _header(info: RunInfo, status: RunStatus, speed: Sequence[float]) -> RenderableType:
@@ -121,7 +121,7 @@ def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> Rendera
     table = _table("in flight")
     for name in ("txid:attempt", "phase", "seconds", "failures"):
         table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
-    # The line that says how many there are besides is one that another batch could have.
+    # The line that counts the rest takes as much room as one more batch.
     shown = batches if len(batches) <= room + 1 else batches[:room]
     for batch in shown:
         phase = "blocked" if batch.blocked else batch.phase
@@ -187,17 +187,17 @@ class LiveView(CliObserver):
         self._info: RunInfo | None = None
 
     def starting(self, topology: str) -> None:
-        """Something that moves, for the seconds that Java takes."""
+        """Show a spinner for the seconds that Java takes."""
         self._status = self._console.status(f"{topology}: starting Spark and ZooKeeper")
         self._status.start()
 
     def standing_by(self, topology: str, standby: Standby) -> None:
-        """Say so beside what moves."""
+        """Show it beside the spinner."""
         if self._status is not None:
             self._status.update(standing_by(topology, standby))
 
     def started(self, info: RunInfo) -> None:
-        """Begin to draw."""
+        """Start drawing."""
         self._info = info
         self.close()
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")

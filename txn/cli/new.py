@@ -1,4 +1,4 @@
-"""`txn new`: a project to begin with."""
+"""`txn new`: make a first project."""
 
 from __future__ import annotations
 

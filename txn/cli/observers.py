@@ -1,6 +1,6 @@
-"""Observers of a run: the contract, and one each for pipes and programs.
+"""Observers of a run: the contract, one for pipes and one for programs.
 
-They print values (`RunStatus`, `BatchReport`) and know nothing of the run itself; the loop that
+They print values (`RunStatus`, `BatchReport`) and have no access to the run itself; the loop that
 calls them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
 """
 
@@ -31,7 +31,7 @@ _WAITING_EVENT_SECS = 1.0
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The facts that stay the same while a topology runs."""
+    """The facts that do not change while a topology runs."""
 
     topology: str
     epoch: int
@@ -39,63 +39,63 @@ class RunInfo:
     """As the user wrote it."""
     until: str
     committed_txid: int
-    """Committed before this run."""
+    """The txid committed before this run."""
 
 
 class CliObserver(ABC):
-    """Told about a run by the loop in `txn.cli.driver`, on one thread."""
+    """Observes a run: the loop in `txn.cli.driver` calls it, on one thread."""
 
     def starting(self, topology: str) -> None:
-        """Spark and ZooKeeper are being started, tables and state are being read."""
+        """Called while Spark and ZooKeeper start, and tables and state are read."""
 
     def standing_by(self, topology: str, standby: Standby) -> None:
-        """Ready, and waiting for the leader to end; again when that has changed."""
+        """Called when ready and waiting for the leader to end; again when the leader changes."""
 
     @abstractmethod
     def started(self, info: RunInfo) -> None:
-        """The topology leads, has recovered and runs."""
+        """Called when the topology leads, has recovered and runs."""
 
     @abstractmethod
     def update(
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
-        """Several times a second: a snapshot, and what is new since the last call.
+        """Called several times a second with a snapshot, and the news since the last call.
 
         Args:
-            batches: newly committed, in txid order.
-            failures: each "txid:attempt: reason".
+            batches: newly committed batches, in txid order.
+            failures: new failures, each "txid:attempt: reason".
         """
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """A message to the user, in one line."""
+        """Show a message to the user, in one line."""
 
     @abstractmethod
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """The run is over; `error` if it did not end well."""
+        """Called when the run is over, with its error if it failed."""
 
     def close(self) -> None:
-        """The last call. Idempotent; also comes if nothing was started."""
+        """Called last, even if nothing was started. Idempotent."""
 
     def __enter__(self) -> None:
-        """Nothing yet."""
+        """Do nothing yet."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class _Blocked:
-    """Which batches have begun or ceased to wait for a source that is away."""
+    """Detects batches that begin or cease to wait for a source that does not answer."""
 
     def __init__(self) -> None:
-        self._known: set[int] = set()
+        self._txids: set[int] = set()
 
     def changes(self, status: RunStatus) -> tuple[list[InFlight], list[int]]:
-        """(newly blocked, txids no longer blocked) since the last call."""
+        """Return (newly blocked, txids no longer blocked) since the last call."""
         blocked = [batch for batch in status.in_flight if batch.blocked]
-        begun = [batch for batch in blocked if batch.txid not in self._known]
-        ceased = sorted(self._known - {batch.txid for batch in blocked})
-        self._known = {batch.txid for batch in blocked}
+        begun = [batch for batch in blocked if batch.txid not in self._txids]
+        ceased = sorted(self._txids - {batch.txid for batch in blocked})
+        self._txids = {batch.txid for batch in blocked}
         return begun, ceased
 
 
@@ -107,11 +107,11 @@ class PlainLines(CliObserver):
         self._blocked = _Blocked()
 
     def standing_by(self, topology: str, standby: Standby) -> None:
-        """One line."""
+        """Print one line."""
         self._print(standing_by(topology, standby))
 
     def started(self, info: RunInfo) -> None:
-        """Say what runs."""
+        """Print the facts of the run."""
         self._print(
             f"{info.topology}: running, epoch {info.epoch}, from txid {info.committed_txid + 1}, "
             f"until {info.until}, zookeeper {info.zookeeper}"
@@ -120,7 +120,7 @@ class PlainLines(CliObserver):
     def update(
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
-        """One line each."""
+        """Print a line for each event."""
         begun, ceased = self._blocked.changes(status)
         for held in begun:
             why = " ".join((held.blocked or "").split())
@@ -142,7 +142,7 @@ class PlainLines(CliObserver):
                 self._print(f"{status.topology}: broken rules in {batch.attempt}: {broken}")
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self._print(text)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
@@ -158,8 +158,8 @@ class PlainLines(CliObserver):
 class JsonLines(CliObserver):
     """One JSON object per line, each an event.
 
-    They are: standby, started, committed, failed, blocked, unblocked, waiting (which stage waits
-    for which; at most once a second), note, ended.
+    The events: standby, started, committed, failed, blocked, unblocked, waiting (which stage
+    waits for which; at most once a second), note, ended.
 
     Args:
         wall: seconds since the epoch; the `at` of every event.
@@ -173,17 +173,17 @@ class JsonLines(CliObserver):
         self._waits_printed_at = float("-inf")
 
     def standing_by(self, topology: str, standby: Standby) -> None:
-        """Event `standby`."""
+        """Print event `standby`."""
         self._print("standby", {"topology": topology, **vars(standby)})
 
     def started(self, info: RunInfo) -> None:
-        """Event `started`."""
+        """Print event `started`."""
         self._print("started", vars(info))
 
     def update(
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
-        """Events `blocked`, `unblocked`, `failed`, `committed`, and each second `waiting`."""
+        """Print events `blocked`, `unblocked`, `failed`, `committed`, and each second `waiting`."""
         begun, ceased = self._blocked.changes(status)
         for waiting in begun:
             fields = {"txid": waiting.txid, "attempt": waiting.attempt_id, "error": waiting.blocked}
@@ -218,11 +218,11 @@ class JsonLines(CliObserver):
             self._print("waiting", {**held, **_lags(status)})
 
     def note(self, text: str) -> None:
-        """Event `note`."""
+        """Print event `note`."""
         self._print("note", {"text": text})
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Event `ended`, with the error if there was one."""
+        """Print event `ended`, with the error if there was one."""
         self._print(
             "ended",
             {
@@ -249,7 +249,7 @@ class JsonLines(CliObserver):
 
 
 def _lags(status: RunStatus) -> dict[str, dict[str, dict[str, float]]]:
-    """What is not committed, and the planned part of it: stream -> unit -> number."""
+    """Return the lag and the planned part of it: stream -> unit -> number."""
     return {
         "lag": {stream: lag.numbers for stream, lag in status.lags.items()},
         "planned": {stream: lag.numbers for stream, lag in status.planned.items()},
@@ -257,6 +257,6 @@ def _lags(status: RunStatus) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _violations(violations: Violations) -> dict[str, Any]:
-    """The field of an event; none in a topology without rules."""
-    found = {stream: dict(rules) for stream, rules in violations.items()}
-    return {"violations": found} if found else {}
+    """Return the field of an event; no field in a topology without rules."""
+    by_stream = {stream: dict(rules) for stream, rules in violations.items()}
+    return {"violations": by_stream} if by_stream else {}

@@ -1,4 +1,4 @@
-"""Shared by the commands of `txn`: common options and printing."""
+"""Common options and printing for the commands of `txn`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 TRACEBACK = "txn.traceback"
-"""Key in `click.Context.meta`: whether an error shows where it came from."""
+"""Key in `click.Context.meta`: True if an error shows its traceback."""
 _PIPE_WIDTH = 120
 
 
 def zookeeper_option(command: F) -> F:
-    """`--zookeeper`, as the argument `zookeeper`."""
+    """Add `--zookeeper`, as the argument `zookeeper`."""
     return click.option(
         "--zookeeper",
         default="embedded",
@@ -49,7 +49,7 @@ def zookeeper_option(command: F) -> F:
 
 
 def session_options(command: F) -> F:
-    """`--master` and `--conf`, as the arguments `master` and `conf`."""
+    """Add `--master` and `--conf`, as the arguments `master` and `conf`."""
     master = click.option(
         "--master",
         help="Spark's master. [default: from spark-submit or spark-defaults.conf, else local[*]]",
@@ -64,7 +64,7 @@ def session_options(command: F) -> F:
 def session_for(
     topology: Topology, master: str | None, conf: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A Spark session with all that a topology's sources and tables need; stopped in the end."""
+    """Start a Spark session with the packages that a topology needs; stops it in the end."""
     from txn.operations.packages import packages_of
     from txn.session import delta_session
 
@@ -85,7 +85,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
 
 
 def settings_option(command: F) -> F:
-    """`--set`, as the argument `settings`."""
+    """Add `--set`, as the argument `settings`."""
     return click.option(
         "--set",
         "settings",
@@ -96,7 +96,7 @@ def settings_option(command: F) -> F:
 
 
 def output_options(command: F) -> F:
-    """`--json`, as the argument `as_json`, and `--traceback`."""
+    """Add `--json`, as the argument `as_json`, and `--traceback`."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
     traceback = click.option(
         "--traceback",
@@ -114,21 +114,21 @@ def _set_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def console() -> Console:
-    """Where tables are printed; in a pipe, wide enough for them."""
+    """Return the console for tables; in a pipe it is wide enough for them."""
     from rich.console import Console
 
-    # Output may contain text by others: treat brackets as text, not as markup.
-    found = Console(markup=False, emoji=False)
-    if not found.is_terminal:
-        found.width = max(found.width, _PIPE_WIDTH)
-    return found
+    # Output may contain other people's text: treat brackets as text, not as markup.
+    result = Console(markup=False, emoji=False)
+    if not result.is_terminal:
+        result.width = max(result.width, _PIPE_WIDTH)
+    return result
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout.
+    """Print JSON on stdout.
 
     Raises:
-        UserError: it is nested deeper than can be printed.
+        UserError: the value is nested too deeply.
     """
     try:
         text = json.dumps(value, indent=2)

@@ -1,4 +1,4 @@
-"""`txn plan`: what would run, and what each table guarantees."""
+"""`txn plan`: show what would run, and the guarantee of each table."""
 
 from __future__ import annotations
 
@@ -50,70 +50,70 @@ def plan(
     it needs Spark, and the sources if they declare no schema.
     """
     topology = load_topology(target, settings)
-    found = plan_topology(topology)
+    described = plan_topology(topology)
     columns = _columns_of(topology, master, conf) if with_columns else None
     if as_json:
-        print_json(found.to_json() | ({} if columns is None else {"columns": columns}))
+        print_json(described.to_json() | ({} if columns is None else {"columns": columns}))
     else:
-        click.echo("\n".join(_plan_lines(found, columns or {})))
+        click.echo("\n".join(_plan_lines(described, columns or {})))
 
 
 def _columns_of(
     topology: Topology, master: str | None, conf: Mapping[str, str]
 ) -> dict[str, dict[str, str] | None]:
-    """Table -> column -> type; None: they are not known before something is read."""
+    """Return table -> column -> type; None: unknown until something is read."""
     from txn.engine.preview import columns
 
     with session_for(topology, master, conf) as spark:
         return {
-            table: known
-            if known is None
-            else {field.name: field.dataType.simpleString() for field in known}
-            for table, known in columns(topology.definition, spark).items()
+            table: schema
+            if schema is None
+            else {field.name: field.dataType.simpleString() for field in schema}
+            for table, schema in columns(topology.definition, spark).items()
         }
 
 
 def _plan_lines(
-    found: TopologyPlan, columns: Mapping[str, Mapping[str, str] | None]
+    topology_plan: TopologyPlan, columns: Mapping[str, Mapping[str, str] | None]
 ) -> Iterator[str]:
-    yield f"topology {found.topology}"
+    yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
-    yield from _columns(
+    yield from _aligned(
         (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" * bool(s.after))
-        for s in found.streams
+        for s in topology_plan.streams
     )
-    stages = [s for s in found.stages if s.reads]
+    stages = [s for s in topology_plan.stages if s.reads]
     if stages:
         yield from ("", "stages")
-        yield from _columns(
+        yield from _aligned(
             (s.id, f"<- {', '.join(s.reads)}", _phase(s.phase), s.detail) for s in stages
         )
     # The table of bad rows reads a stage of its own, which has no input without a rule.
-    fed = {s.id for s in stages} | {s.id for s in found.streams}
+    fed = {s.id for s in stages} | {s.id for s in topology_plan.streams}
     yield from ("", "tables")
-    for table in found.tables:
+    for table in topology_plan.tables:
         described = filter(None, (table.committer, table.layout, table.semantics))
         needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
         reads = f"<- {table.reads}" if table.reads in fed else NOTHING_SET_ASIDE
         yield f"  {table.name}  {reads}  {', '.join(described)}{needs}"
         yield f"    {table.guarantee}: {table.why}"
         if table.name in columns and table.reads in fed:
-            known = (columns[table.name] or {}).items()
-            listed = ", ".join(f"{name} {kind}" for name, kind in known)
+            kinds = (columns[table.name] or {}).items()
+            listed = ", ".join(f"{name} {kind}" for name, kind in kinds)
             yield f"    columns: {listed or 'not known before something is read'}"
-    if found.notes:
-        yield from ("", "notes", *(f"  {note}" for note in found.notes))
-    if found.settings:
+    if topology_plan.notes:
+        yield from ("", "notes", *(f"  {note}" for note in topology_plan.notes))
+    if topology_plan.settings:
         yield from ("", "settings")
-        yield from _columns((s.name, s.value, f"from {s.place}") for s in found.settings)
+        yield from _aligned((s.name, s.value, f"from {s.place}") for s in topology_plan.settings)
 
 
 def _phase(phase: str) -> str:
     return "in the commit turn" if phase == "commit" else ""
 
 
-def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Rows with their columns aligned; empty columns take no room."""
+def _aligned(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Yield rows with aligned columns; empty columns take no room."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

@@ -1,4 +1,4 @@
-"""`txn plugins`: the spouts and committers that are installed."""
+"""`txn plugins`: list the installed spouts and committers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def plugins(as_json: bool) -> None:
     """
     from txn.operations.plugins import find_plugins
 
-    found = find_plugins()
+    installed = find_plugins()
     if as_json:
-        print_json([plugin.to_json() for plugin in found])
+        print_json([plugin.to_json() for plugin in installed])
     else:
-        click.echo("\n".join(_plugin_lines(found)))
+        click.echo("\n".join(_plugin_lines(installed)))
 
 
-def _plugin_lines(found: list[Plugin]) -> Iterator[str]:
+def _plugin_lines(plugins: list[Plugin]) -> Iterator[str]:
     from txn.operations.plugins import COMMITTERS, SPOUTS
 
     for group, title in ((SPOUTS, "spouts"), (COMMITTERS, "committers")):
         yield title if group == SPOUTS else f"\n{title}"
-        for plugin in (p for p in found if p.group == group):
+        for plugin in (p for p in plugins if p.group == group):
             yield f"  {plugin.name}  {plugin.target}  ({plugin.distribution} {plugin.version})"
             if plugin.kind is not None:
                 default = f", {plugin.default} if left out" if plugin.default else ""

@@ -1,4 +1,4 @@
-"""`txn preview`: what the first batch would put into each table."""
+"""`txn preview`: show the rows that the first batch would put into each table."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def preview(
     names = [sink.name for sink in topology.sinks]
     chosen = names if table is None else [_named(table, names, topology.name)]
     with session_for(topology, master, conf) as spark:
-        found = previewed(topology.definition, spark, rows)
+        result = previewed(topology.definition, spark, rows)
         if as_json:
-            print_json(_json(topology.name, found, chosen))
+            print_json(_json(topology.name, result, chosen))
         else:
-            for part in _parts(found, chosen):
+            for part in _parts(result, chosen):
                 console().print(part, highlight=False)
 
 
@@ -82,40 +82,40 @@ def _named(table: str, names: Sequence[str], topology: str) -> str:
     return fitting[0]
 
 
-def _json(topology: str, found: Preview, tables: Sequence[str]) -> dict[str, Any]:
+def _json(topology: str, result: Preview, tables: Sequence[str]) -> dict[str, Any]:
     return {
         "topology": topology,
-        "read": dict(found.read),
-        "violations": found.violations,
-        "tables": {name: _objects(found.tables[name]) for name in tables if name in found.tables},
-        "waiting": {name: list(found.waiting[name]) for name in tables if name in found.waiting},
+        "read": dict(result.read),
+        "violations": result.violations,
+        "tables": {name: _objects(result.tables[name]) for name in tables if name in result.tables},
+        "waiting": {name: list(result.waiting[name]) for name in tables if name in result.waiting},
     }
 
 
 def _objects(frame: DataFrame) -> list[Any]:
-    """Its rows as Spark writes them in JSON, NULLs included."""
+    """Return the rows as Spark's JSON, NULLs included."""
     from pyspark.sql import functions as sf
 
     whole = sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"})
     return [json.loads(row[0]) for row in frame.select(whole).collect()]
 
 
-def _parts(found: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
+def _parts(result: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    for stream, position in found.read.items():
+    for stream, position in result.read.items():
         what = "has nothing to read" if position is None else f"reads {describe(position)}"
         yield Text(f"stream {printable(stream)} {what}")
-    for stream, rules in found.violations.items():
+    for stream, rules in result.violations.items():
         for rule, broken in rules.items():
             what = f"{_counted(broken)} broke the rule '{printable(rule)}'"
             yield Text(f"stream {printable(stream)}: {what}")
     for name in tables:
         yield Text()
-        if name in found.tables:
-            yield from _table(name, found.tables[name])
+        if name in result.tables:
+            yield from _table(name, result.tables[name])
         else:
-            waits = " and of ".join(found.waiting[name])
+            waits = " and of ".join(result.waiting[name])
             why = f"the columns of {waits} are not known yet" if waits else NOTHING_SET_ASIDE
             yield Text(f"table {printable(name)}: {why}")
 

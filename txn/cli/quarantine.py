@@ -33,11 +33,11 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
 
     name, config, _ = named_topology(name)
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        found = list_quarantined(hosts, name, config)
+        entries = list_quarantined(hosts, name, config)
     if as_json:
-        print_json({"topology": name, "quarantine": [entry.to_json() for entry in found]})
-    elif found:
-        console().print(quarantine_table(found), highlight=False)
+        print_json({"topology": name, "quarantine": [entry.to_json() for entry in entries]})
+    elif entries:
+        console().print(quarantine_table(entries), highlight=False)
     else:
         click.echo(f"Topology '{name}' has no quarantined txids.")
 
@@ -97,7 +97,7 @@ def drop_command(name: str, txids: Sequence[int], zookeeper: str, as_json: bool)
 
 
 def _promise(name: str, asked: Sequence[int], act: str) -> str:
-    """What the topology is going to do with the txids."""
+    """Describe what the topology is going to do with the txids."""
     several = len(asked) > 1
     return (
         f"Topology '{name}' is going to {act} what txid{'s' * several} "

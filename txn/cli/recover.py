@@ -1,4 +1,4 @@
-"""`txn recover`: a topology's state in ZooKeeper, rebuilt out of its tables' logs."""
+"""`txn recover`: rebuild a topology's state in ZooKeeper from its tables' logs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
 
     topology = load_topology(target)
     try:
-        found = read_tables(topology, new)
+        recovered = read_tables(topology, new)
     except TargetError as error:
         raise click.BadParameter(str(error)) from error
-    progress, epoch = found.progress, found.epoch
+    progress, epoch = recovered.progress, recovered.epoch
     with zookeeper_service(zookeeper, share=True) as hosts:
-        needed = is_needed(hosts, topology, found)
+        needed = is_needed(hosts, topology, recovered)
         if needed and not as_json:
             console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
         if needed:
             _confirm(yes, as_json)
-            epoch = write(hosts, topology, found)
+            epoch = write(hosts, topology, recovered)
     if as_json:
-        print_json({"written": needed, "epoch": epoch, **found.to_json()})
+        print_json({"written": needed, "epoch": epoch, **recovered.to_json()})
     elif needed:
         click.echo(f"Written, in epoch {epoch}. `txn run {target}` goes on from there.")
     else:

@@ -1,4 +1,4 @@
-"""`txn rows`: the rows that rules have set aside, and how they go in again."""
+"""`txn rows`: list, export and replay the rows that rules have set aside."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     from txn.operations.topology_tables import tables_and_replays
 
     tables, replays = tables_and_replays(name, zookeeper)
-    found = _bad_rows(tables)
-    topology, rules = tables.topology, found.by_rule(replays) if found else []
+    bad_rows = _bad_rows(tables)
+    topology, rules = tables.topology, bad_rows.by_rule(replays) if bad_rows else []
     if as_json:
         listed = [rule.to_json() for rule in rules]
-        print_json({"topology": topology, "table": found and found.table, "rules": listed})
+        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rules": listed})
     elif rules:
         console().print(rule_rows_table(rules), highlight=False)
     else:
-        click.echo(_nothing(topology, found))
+        click.echo(_nothing(topology, bad_rows))
 
 
 @rows.command("show")
@@ -81,18 +81,18 @@ def show_command(
     from txn.operations.topology_tables import tables_of
 
     tables = tables_of(name, zookeeper)
-    topology, found = tables.topology, _bad_rows(tables)
-    shown = found.newest(limit + 1, stream=stream, rule=rule, txid=txid) if found else []
+    topology, bad_rows = tables.topology, _bad_rows(tables)
+    shown = bad_rows.newest(limit + 1, stream=stream, rule=rule, txid=txid) if bad_rows else []
     more, shown = len(shown) > limit, shown[:limit]
     if as_json:
         listed = [row.to_json() for row in shown]
-        print_json({"topology": topology, "table": found and found.table, "rows": listed})
+        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rows": listed})
     elif shown:
         console().print(bad_rows_table(shown), highlight=False)
         if more:
             click.echo(f"There are more than these {limit}: `txn rows list` counts, --limit shows.")
     else:
-        click.echo(_nothing(topology, found))
+        click.echo(_nothing(topology, bad_rows))
 
 
 _target = click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
@@ -210,10 +210,10 @@ def _bad_rows(tables: TopologyTables) -> BadRows | None:
     return bad_rows_among(tables.tables, tables.storage_options, tables.committed)
 
 
-def _nothing(topology: str, found: BadRows | None) -> str:
-    if found is None:
+def _nothing(topology: str, bad_rows: BadRows | None) -> str:
+    if bad_rows is None:
         return (
             f"Topology '{topology}' has published to no table of bad rows. It needs one to set "
             f"rows aside: Topology('{topology}', bad_rows=AppendTable(PATH))."
         )
-    return f"Topology '{topology}' has no such rows in table '{found.table}'."
+    return f"Topology '{topology}' has no such rows in table '{bad_rows.table}'."

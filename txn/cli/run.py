@@ -1,4 +1,4 @@
-"""`txn run`: a topology, run until it ends or is stopped."""
+"""`txn run`: run a topology until it ends or is stopped."""
 
 from __future__ import annotations
 
@@ -125,18 +125,18 @@ def run(
     topology = load_topology(target, settings)
     topology.check_complete(until)
     address = None if dashboard is None else parse_address(dashboard)
-    observer, known = _observer(as_json), Known.of(topology, target)
+    observer, watched = _observer(as_json), Known.of(topology, target)
     with contextlib.ExitStack() as resources:
         observers = [*metering(metrics, resources), *tracing(traces, detailed_traces)]
         observers += following(lineage)
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
-            resources.enter_context(page_of_run(known, zookeeper, address, observer))
+            resources.enter_context(page_of_run(watched, zookeeper, address, observer))
         try:
             drive(
                 topology,
                 observer,
-                RunNotes(known.name, known.plan, program=known.program),
+                RunNotes(watched.name, watched.plan, program=watched.program),
                 zookeeper=zookeeper,
                 master=master,
                 until=until,

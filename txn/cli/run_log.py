@@ -24,13 +24,13 @@ log = logging.getLogger("txn")
 
 @contextlib.contextmanager
 def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | None]:
-    """Send the log of `txn`, and warnings of the libraries below it, to a file of the topology.
+    """Send the log of `txn`, and warnings of its libraries, to a file of the topology.
 
     Args:
         form: "text" or "json" (`txn.logs.JsonFormatter`).
 
     Yields:
-        The file; None when the folder cannot be written to, and nothing is logged.
+        The file; None if the folder cannot be written to: then nothing is logged.
     """
     path = LOG_FOLDER / f"{topology}.log"
     handler: logging.Handler
@@ -43,13 +43,13 @@ def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | Non
             encoding="utf-8",
             errors="backslashreplace",  # a library may log the name of a file that is not UTF-8
         )
-        if _is_json(path) is (form == "text"):  # a file is of one format
+        if _is_json(path) is (form == "text"):  # a file has one format
             file.doRollover()
         written: Path | None = path
     except OSError:
         handler, written = logging.NullHandler(), None
     handler.setFormatter(_FORMATS[form])
-    # On the root: without any handler Python prints warnings into the picture on the screen.
+    # On the root logger: without any handler Python prints warnings into the live view.
     root = logging.getLogger()
     before = log.level
     root.addHandler(handler)
@@ -63,7 +63,7 @@ def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | Non
 
 
 def _is_json(path: Path) -> bool | None:
-    """Whether a log is of the format "json"; None: it is empty."""
+    """Return True if a log has the format "json"; None: it is empty."""
     with path.open("rb") as file:
         first = file.read(1)
     return first == b"{" if first else None

@@ -1,4 +1,4 @@
-"""What a run says of itself for `txn dashboard`, and the page that a run brings along."""
+"""Write a run's notes for `txn dashboard`, and serve the page of a run."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _AT_MOST_SECS = 0.5
 _AT_LEAST_SECS = 3.0
 _END_SECS = 5.0
 _LAST_WORDS = 2000
-"""Bytes of what the page says on stderr that are kept: the run may last for months."""
+"""Last bytes of the page's stderr that are kept: the run may last for months."""
 
 
 class RunNotes:
-    """Keeps the note of a run up to date: what only its process knows, at this moment.
+    """Keeps the note of a run up to date: the state that only its process has.
 
-    A folder that cannot be written to costs the run nothing: there is no note then.
+    If the folder cannot be written to, the run goes on without a note.
 
     Args:
-        plan: of the topology, as JSON.
+        plan: the plan of the topology, as JSON.
         program: its FILE.py:TOPOLOGY.
     """
 
@@ -55,19 +55,19 @@ class RunNotes:
         self._plan = dict(plan)
         self._folder = folder
         self._written = 0.0
-        self._said: Any = None
+        self._noted: Any = None
 
     def update(self, status: RunStatus) -> None:
-        """Note what has changed, at most twice a second; nothing of a standby."""
+        """Write changes, at most twice a second; a standby writes nothing."""
         now = time.time()
         passed = now - self._written
-        said = (status.committed_txid, status.in_flight, status.held_up_by, status.replays)
-        if status.epoch and passed >= (_AT_MOST_SECS if said != self._said else _AT_LEAST_SECS):
-            self._said = said
+        state = (status.committed_txid, status.in_flight, status.held_up_by, status.replays)
+        if status.epoch and passed >= (_AT_MOST_SECS if state != self._noted else _AT_LEAST_SECS):
+            self._noted = state
             self._write(status, now)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """The last note says how the run ended."""
+        """Write the last note, which has the end of the run."""
         if status.epoch:
             how = "error" if error is not None else report.ended
             number = f" [{error.number}]" if isinstance(error, TxnError) else ""
@@ -79,7 +79,7 @@ class RunNotes:
         self, status: RunStatus, now: float, ended: str | None = None, error: str | None = None
     ) -> None:
         self._written = now
-        # ValueError: it has text that is no UTF-8.
+        # ValueError: it has text that is not UTF-8.
         with contextlib.suppress(OSError, ValueError):
             note = RunNote(
                 topology=self._topology,
@@ -103,24 +103,24 @@ class RunNotes:
 
 @contextlib.contextmanager
 def page_of_run(
-    known: Known, zookeeper: str, address: Address, observer: CliObserver
+    topology: Known, zookeeper: str, address: Address, observer: CliObserver
 ) -> Iterator[None]:
-    """The page, in a process of its own, while the body runs; the observer is told its address.
+    """Serve the page in a process of its own while the body runs; the observer gets its address.
 
-    The run's own process has no part in it, so a page that is slow or fails costs the run nothing.
-    It is told what the run knows of the topology, and does not load the user's program again.
+    The run's own process has no part in it, so a slow or failing page costs the run nothing. The
+    page gets the topology's facts from the run, and does not load the user's program again.
     """
     command = [sys.executable, "-m", "txn", "dashboard", "--zookeeper", zookeeper]
     where = ["--host", address.host, "--port", str(address.port), "--of-run", "--json"]
     child = subprocess.Popen(
         [*command, *where],
-        bufsize=0,  # else, closing a pipe waits for whoever writes to it
+        bufsize=0,  # otherwise closing a pipe waits for a pending write
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is the run's; the page ends with its stdin
+        start_new_session=True,  # Ctrl-C is for the run; the page ends with its stdin
     )
-    page = (child, known, observer)
+    page = (child, topology, observer)
     teller = threading.Thread(target=_tell, args=page, name="txn-page", daemon=True)
     teller.start()
     try:
@@ -137,29 +137,29 @@ def page_of_run(
         teller.join(_END_SECS)
 
 
-def _tell(child: subprocess.Popen[bytes], known: Known, observer: CliObserver) -> None:
-    """Tell the page what is known, and the observer its address, or why there is none."""
+def _tell(child: subprocess.Popen[bytes], topology: Known, observer: CliObserver) -> None:
+    """Send the page the topology's facts, and the observer its address or the reason for none."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
     with contextlib.suppress(OSError, ValueError):  # it, or the run, has ended
-        # On the pipe, where no other user sees the credentials that are in it.
-        child.stdin.write(f"{known.to_line()}\n".encode())
+        # On the pipe, where no other user can see the credentials.
+        child.stdin.write(f"{topology.to_line()}\n".encode())
         child.stdin.flush()
     with child.stdout as stdout, child.stderr as stderr:
         line = stdout.readline()
         if line:
             observer.note(f"The page is at {json.loads(line)['url']}")
-        said = _end_of(stderr).decode("utf-8", "replace").strip()
+        output = _end_of(stderr).decode("utf-8", "replace").strip()
     if not child.stdin.closed:
         what = "The page has ended" if line else "There is no page"
-        # Above the last line it may have said that it waits for ZooKeeper.
-        why = said.splitlines()[-1].removeprefix("error: ") if said else "it gave no reason"
+        # Lines above the last may report that it waits for ZooKeeper.
+        why = output.splitlines()[-1].removeprefix("error: ") if output else "it gave no reason"
         observer.note(f"{what}: {why}")
 
 
 def _end_of(stream: IO[bytes]) -> bytes:
-    """The last of what comes out of a stream until its end."""
+    """Read a stream to its end and return its last bytes."""
     last = b""
     while piece := stream.read(65_536):
         last = (last + piece)[-_LAST_WORDS:]

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: during a start they unwind it, during a run they ask for its end.
+"""Handle Ctrl-C and SIGTERM: they unwind a start, and ask a run to end.
 
 One Ctrl-C may come twice: the terminal sends it to the whole group, and a wrapper (`uv run`, an
-init of a container) passes on its own. What follows within a second is the same one.
+init of a container) passes on its own. A second one within a second is the same one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SAME_SECS = 1.0
 
 
 class StoppedEarlyError(KeyboardInterrupt):
-    """SIGTERM came before anything ran: an end that was asked for, and no failure."""
+    """SIGTERM came before anything ran: a requested end, not a failure."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM during the start unwinds as Ctrl-C does, and leaves nothing running.
+    """Let SIGTERM unwind the start as Ctrl-C does, so that nothing is left running.
 
     Raises:
         StoppedEarlyError: SIGTERM came.
@@ -33,7 +33,9 @@ def terminable() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         del number, frame
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends; nothing is to break that
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # it ends; a second one must not interrupt that
         raise StoppedEarlyError
 
     before = signal.signal(signal.SIGTERM, handler)
@@ -45,7 +47,7 @@ def terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Sequence[int]]:
-    """Ctrl-C and SIGTERM as they come, for the loop to act on; the second one ends the process."""
+    """Yield the list of received signals, for the loop to act on; a second one ends the process."""
     received: list[int] = []
     first = 0.0
 
@@ -70,12 +72,12 @@ def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Se
 
 @contextlib.contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Ctrl-C while Spark is asked something prints no stack trace of py4j, which logs it as root.
+    """Keep py4j from printing a stack trace, as root, for Ctrl-C during a call to Spark.
 
-    Nor what becomes of pyspark's own handler, which asks Spark something while an answer is due.
+    Also silences pyspark's own handler, which calls Spark while an answer is due.
     """
 
-    def is_wanted(record: logging.LogRecord) -> bool:
+    def is_no_interrupt(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         while error is not None:
             if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
@@ -84,8 +86,8 @@ def quiet_interrupts() -> Iterator[None]:
         return True
 
     root = logging.getLogger()
-    root.addFilter(is_wanted)
+    root.addFilter(is_no_interrupt)
     try:
         yield
     finally:
-        root.removeFilter(is_wanted)
+        root.removeFilter(is_no_interrupt)

@@ -1,4 +1,4 @@
-"""`txn status`: what ZooKeeper and the tables know of a topology."""
+"""`txn status`: show the state of a topology in ZooKeeper and its tables."""
 
 from __future__ import annotations
 

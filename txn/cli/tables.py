@@ -1,4 +1,4 @@
-"""How `txn status`, `quarantine`, `history`, `recover`, `optimize` and `vacuum` look to people."""
+"""Tables on the screen for `status`, `quarantine`, `history`, `rows`, `recover` and upkeep."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _SHOWN_TXIDS = 5
 
 
 def status_table(status: Status, tables: TableStatus, zookeeper: str) -> RenderableType:
-    """A short overview for people."""
-    found = status.found
-    committed, open_batches = found.progress.committed, found.progress.batches
+    """Return a short overview for people."""
+    zookeeper_status = status.found
+    committed, open_batches = zookeeper_status.progress.committed, zookeeper_status.progress.batches
     overview = _grid()
-    overview.add_row("topology", Text(found.topology, style="bold"))
+    overview.add_row("topology", Text(zookeeper_status.topology, style="bold"))
     overview.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing yet")
-    overview.add_row("in flight", _attempts(found.progress))
+    overview.add_row("in flight", _attempts(zookeeper_status.progress))
     overview.add_row("leader", _leader_text(status))
     overview.add_row("standing by", _standbys_text(status))
-    overview.add_row("epoch", str(found.epoch))
+    overview.add_row("epoch", str(zookeeper_status.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
     if tables.txids and tables.violations:
         overview.add_row("broken rules", _broken(tables, tables.txids))
     if changed := status.changes:
-        said = "\n".join(changed["changes"])
-        overview.add_row("program", printable(f"from txid {changed['since_txid']} on: {said}"))
+        lines = "\n".join(changed["changes"])
+        overview.add_row("program", printable(f"from txid {changed['since_txid']} on: {lines}"))
     parts: list[RenderableType] = [overview]
     newest = {**committed.spouts}
     for batch in (b for b in open_batches if b.replay_of is None):
@@ -126,8 +126,8 @@ def _versions(versions: Mapping[str, int], tables: TableStatus) -> Table:
     result = _table("table", "version", "first txid", *(["not read"] if tables.unread else []))
     for table, version in versions.items():
         first, unread = tables.first_txids.get(table), tables.unread.get(table)
-        told = (printable(table), str(version), "?" if first is None else str(first))
-        result.add_row(*told, *([printable(unread or "")] if tables.unread else []))
+        cells = (printable(table), str(version), "?" if first is None else str(first))
+        result.add_row(*cells, *([printable(unread or "")] if tables.unread else []))
     return result
 
 
@@ -143,7 +143,7 @@ def _reads(spouts: Mapping[str, Any]) -> str:
 
 
 def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
-    """One line per quarantined txid, the oldest first."""
+    """Return a line per quarantined txid, the oldest first."""
     result = _table("txid", "read", "replay", "error")
     for entry in entries:
         record, replay = entry.record, entry.replay or "-"
@@ -160,14 +160,14 @@ def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
 
 
 def _emptied(entry: HistoryEntry) -> str:
-    """Why a txid has no rows: its own error, or the txid that it gives up and what that was."""
+    """Explain why a txid has no rows: its own error, or the txid and input that it gives up."""
     if not entry.gives_up:
         return printable((entry.quarantined or "").partition("\n")[0])
     return f"gives up txid {entry.replay_of}: {_reads(entry.lost) or 'its log is gone'}"
 
 
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
-    """One line per txid, the newest first."""
+    """Return a line per txid, the newest first."""
     ruled = any(entry.violations for entry in entries)
     emptied = any(entry.quarantined is not None or entry.gives_up for entry in entries)
     columns = ["txid", "epoch", "published", "read", "rows (version)", "processing"]
@@ -196,7 +196,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
 
 
 def rule_rows_table(rules: Sequence[RuleRows]) -> RenderableType:
-    """One line per rule."""
+    """Return a line per rule."""
     result = _table("stream", "rule", "rows", "txids", "replayed up to", "open")
     for rule in rules:
         first, last = rule.first_txid, rule.last_txid
@@ -209,11 +209,11 @@ def rule_rows_table(rules: Sequence[RuleRows]) -> RenderableType:
 
 
 def bad_rows_table(rows: Sequence[BadRow]) -> RenderableType:
-    """One line per row, the newest txid first."""
+    """Return a line per row, the newest txid first."""
     result = _table("txid", "stream", "rule", "position", "row", "reason")
     for row in rows:
-        told = (row.stream, row.rule, row.position or "-", row.row, row.reason)
-        result.add_row(str(row.txid), *map(printable, told))
+        texts = (row.stream, row.rule, row.position or "-", row.row, row.reason)
+        result.add_row(str(row.txid), *map(printable, texts))
     return result
 
 
@@ -228,7 +228,7 @@ def _local_time(ms: int) -> str:
 
 
 def progress_table(topology: str, progress: Progress, zookeeper: str) -> RenderableType:
-    """The state that `txn recover` will write."""
+    """Return the state that `txn recover` will write."""
     committed = progress.committed
     plan = _grid()
     plan.add_row("topology", Text(topology, style="bold"))
@@ -246,11 +246,13 @@ def progress_table(topology: str, progress: Progress, zookeeper: str) -> Rendera
 
 
 def upkeep_table(plans: Sequence[UpkeepPlan], *, done: bool = False) -> RenderableType:
-    """What OPTIMIZE or VACUUM will do, or has done, to each table."""
+    """Return a line per table: what OPTIMIZE or VACUUM will do, or has done."""
     result = _table("table", "files", "bytes", "done" if done else "to do")
     for plan in plans:
-        said = plan.skipped or plan.error or _upkeep(plan, done)
-        result.add_row(printable(plan.table), f"{plan.files:,}", size(plan.bytes), printable(said))
+        action = plan.skipped or plan.error or _upkeep(plan, done)
+        result.add_row(
+            printable(plan.table), f"{plan.files:,}", size(plan.bytes), printable(action)
+        )
     return result
 
 

@@ -1,4 +1,4 @@
-"""`txn optimize` and `txn vacuum`: fewer and no needless files, beside a topology that runs."""
+"""`txn optimize` and `txn vacuum`: merge and delete files, also while the topology runs."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def _run(upkeep: Upkeep, yes: bool, dry_run: bool, as_json: bool) -> None:
 def _confirm(yes: bool, as_json: bool) -> None:
     if yes:
         return
-    if as_json or not _is_asked():
+    if as_json or not _can_ask():
         raise click.UsageError("Nothing was changed: add --yes to do this, or --dry-run.")
     click.confirm("Do this?", abort=True)
 
 
-def _is_asked() -> bool:
-    """Return whether there is somebody who can answer."""
+def _can_ask() -> bool:
+    """Return True if a person can answer."""
     return sys.stdin.isatty()

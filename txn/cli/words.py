@@ -1,4 +1,4 @@
-"""Text for a run's reports: its stages, table versions, and its summary."""
+"""Texts for a run's reports: its stages, table versions and summary."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 NOTHING_SET_ASIDE = "no stream sets rows aside"
-"""Of the table of bad rows in a topology without a rule that needs it."""
+"""Text for the table of bad rows in a topology without a rule that needs it."""
 
 
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
-    """Milliseconds of processing, of waiting for Spark and for the turn, and of the commit turn."""
+    """Return the milliseconds of processing, of waiting for Spark and the turn, and of the turn."""
     durations = Timeline(dict(batch.times)).durations_ms()
 
     def total(*stations: str) -> float:
@@ -42,29 +42,29 @@ def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
 
 
 def short_versions(tables: Mapping[str, int]) -> str:
-    """The last part of each table's path, and its version: `delays v7, routes v7`."""
+    """List the last part of each table's path with its version: `delays v7, routes v7`."""
     return ", ".join(f"{short_name(name)} v{version}" for name, version in tables.items())
 
 
 def short_name(table: str) -> str:
-    """The last part of a table's path."""
+    """Return the last part of a table's path."""
     return table.rstrip("/").rpartition("/")[2] or table
 
 
 def standing_by(topology: str, standby: Standby) -> str:
-    """Since when a standby waits, and for whom, in one line."""
+    """Describe in one line a standby, the start of its wait, and the leader it waits for."""
     since = time.strftime("%H:%M:%S", time.localtime(standby.since))
     return f"{topology}: standing by since {since}, waiting for {standby}"
 
 
 def ending(report: RunReport) -> list[str]:
-    """What is said of a run that ended without an error: a line each."""
-    lines = (_emptied(report), _broken_in(report), held_up(report), _summary(report))
+    """Return the closing lines of a run that ended without an error."""
+    lines = (_emptied_line(report), _broken_rules_line(report), held_up(report), _summary(report))
     return [line for line in lines if line]
 
 
 def _summary(report: RunReport) -> str:
-    """The summary of a run without an error, in one line."""
+    """Summarize a run without an error in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
     how = {
@@ -80,8 +80,8 @@ def _summary(report: RunReport) -> str:
     )
 
 
-def _emptied(report: RunReport) -> str:
-    """How many txids were committed empty, and where they are shown; empty if none was."""
+def _emptied_line(report: RunReport) -> str:
+    """Count the txids committed empty, with the command that lists them; empty if none."""
     if not report.quarantined:
         return ""
     were = _counted(report.quarantined, "txid was", "txids were")
@@ -96,35 +96,35 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def held_up(report: RunReport) -> str | None:
-    """The shares of the stages that held the run up, in one line; None if none was seen."""
+    """List the bottlenecks of a run with their shares in one line; None if there were none."""
     shares = [(bound, share) for bound, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
         return None
-    told = ", ".join(f"{BOUND_NAMES[bound]} {share:.0%}" for bound, share in shares)
-    return f"{report.topology}: held up by {told}."
+    parts = ", ".join(f"{BOUND_NAMES[bound]} {share:.0%}" for bound, share in shares)
+    return f"{report.topology}: held up by {parts}."
 
 
 def lagging(status: RunStatus) -> str:
-    """What of each source is not committed, such as "rows 7 records (5 records planned)"."""
-    told = []
+    """Describe each source's lag, such as "rows 7 records (5 records planned)"."""
+    parts = []
     for stream, lag in status.lags.items():
         planned = status.planned.get(stream, Lag())
         part = f" ({_lag(planned)} planned)" if any(planned.numbers.values()) else ""
         if words := _lag(lag):
-            told.append(f"{printable(stream)} {words}{part}")
-    return "; ".join(told)
+            parts.append(f"{printable(stream)} {words}{part}")
+    return "; ".join(parts)
 
 
 def _lag(lag: Lag) -> str:
     counts = {"records": lag.records, "files": lag.files, "versions": lag.versions}
-    told = [f"{count:,} {name}" for name, count in counts.items() if count is not None]
-    told += [] if lag.bytes is None else [size(lag.bytes)]
-    told += [] if lag.seconds is None else [duration(lag.seconds)]
-    return ", ".join(told)
+    parts = [f"{count:,} {name}" for name, count in counts.items() if count is not None]
+    parts += [] if lag.bytes is None else [size(lag.bytes)]
+    parts += [] if lag.seconds is None else [duration(lag.seconds)]
+    return ", ".join(parts)
 
 
 def broken_rules(violations: Violations) -> str:
-    """Rules that rows broke, such as "known key 12 (flights)"; empty if none did."""
+    """List the broken rules, such as "known key 12 (flights)"; empty if none was broken."""
     return ", ".join(
         f"{printable(rule)} {rows:,} ({printable(stream)})"
         for stream, rules in violations.items()
@@ -133,7 +133,7 @@ def broken_rules(violations: Violations) -> str:
     )
 
 
-def _broken_in(report: RunReport) -> str:
-    """The rules that rows of a run broke, in one line; empty if none did."""
+def _broken_rules_line(report: RunReport) -> str:
+    """List a run's broken rules in one line; empty if none was broken."""
     broken = broken_rules(report.violations)
     return f"{report.topology}: rows that broke rules: {broken}." if broken else ""

@@ -1,6 +1,6 @@
-"""The answers of the page, as JSON-able values: one function for each thing that it shows.
+"""The answers of the page as JSON values: one function for each view.
 
-What they are made of is in `txn.operations.watching`; here it gets the names that the page reads.
+The data comes from `txn.operations.watching`; this module gives it the names that the page reads.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 PAGE = 100
 MOST_ROWS = 100
 MOMENT_SECS = 0.25
-"""Within it, all who ask get one answer."""
-_kept: WeakKeyDictionary[Watched, tuple[int, float, dict[str, Any]]] = WeakKeyDictionary()
-"""Topology -> its newest summary, of which revision, made when in monotonic seconds."""
+"""Requests within this time share one answer."""
+_summaries: WeakKeyDictionary[Watched, tuple[int, float, dict[str, Any]]] = WeakKeyDictionary()
+"""Topology -> (revision, time in monotonic seconds, its newest summary)."""
 _RATE_SECS = 60
 _SPARK_MINUTES = 30
 _SPARK_POINTS = 60
@@ -57,7 +57,7 @@ _NO_BAD_ROWS: dict[str, Any] = {"table": None, "rules": [], "rows": []}
 
 
 def overview(watch: Watch) -> dict[str, Any]:
-    """All topologies in short."""
+    """Return all topologies in short."""
     return {
         "now_ms": _now_ms(),
         "zookeeper": watch.zookeeper,
@@ -69,19 +69,19 @@ def overview(watch: Watch) -> dict[str, Any]:
 
 
 def summary(watched: Watched) -> dict[str, Any]:
-    """One topology in short. Kept for a moment: who is told the overview asks for a topology."""
-    kept, now = _kept.get(watched), time.monotonic()
-    if kept is None or kept[0] != watched.revision or now - kept[1] > MOMENT_SECS:
-        _kept[watched] = kept = watched.revision, now, _summary(watched)
-    return kept[2]
+    """Return one topology in short. Cached for a moment: a topology is read after the overview."""
+    cached, now = _summaries.get(watched), time.monotonic()
+    if cached is None or cached[0] != watched.revision or now - cached[1] > MOMENT_SECS:
+        _summaries[watched] = cached = watched.revision, now, _summary(watched)
+    return cached[2]
 
 
 def _summary(watched: Watched) -> dict[str, Any]:
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
     rows, _ = watched.index.rate(now, _RATE_SECS * 1000)
-    found = troubles(watched)
-    told = status.to_json() if status else {}
+    all_troubles = troubles(watched)
+    from_zookeeper = status.to_json() if status else {}
     held_up = note.held_up_by if note else None
     return {
         "name": watched.name,
@@ -97,25 +97,25 @@ def _summary(watched: Watched) -> dict[str, Any]:
         "planned": note.planned if note else None,
         "held_up_by": held_up,
         "waits": list(note.waits) if note else [],
-        "in_flight": len(_in_flight(note)) if note else len(told.get("batches", ())),
-        "leader": told.get("leader"),
-        "last_leader": told.get("last_leader"),
-        "standbys": told.get("standbys", []),
-        "troubles": _counted(found),
+        "in_flight": len(_in_flight(note)) if note else len(from_zookeeper.get("batches", ())),
+        "leader": from_zookeeper.get("leader"),
+        "last_leader": from_zookeeper.get("last_leader"),
+        "standbys": from_zookeeper.get("standbys", []),
+        "troubles": _counted(all_troubles),
         "set_aside": rows_set_aside(watched),
-        "worst": next((one.what for one in found if not one.is_over), None),
+        "worst": next((one.what for one in all_troubles if not one.is_over), None),
         "spark": _spark(watched, now),
         "reads_old": watched.reads_old,
     }
 
 
-def _counted(found: list[Trouble]) -> dict[str, int]:
-    open_ones = [one.level for one in found if not one.is_over]
+def _counted(entries: list[Trouble]) -> dict[str, int]:
+    open_ones = [one.level for one in entries if not one.is_over]
     return {level: open_ones.count(level) for level in ("error", "warning", "note")}
 
 
 def _spark(watched: Watched, now: int) -> list[float]:
-    """Rows per second of the last half hour, evenly spaced."""
+    """Return the rows per second of the last half hour, evenly spaced."""
     bucket = _SPARK_MINUTES * 60_000 // _SPARK_POINTS
     last = now // bucket
     points = [0.0] * _SPARK_POINTS
@@ -131,25 +131,25 @@ def _spark(watched: Watched, now: int) -> list[float]:
 
 
 def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
-    """One topology: its graph, what is in flight, what ZooKeeper says.
+    """Return one topology: its graph, batches in flight, state in ZooKeeper.
 
     Args:
-        minutes: how far back its `series` go; None: without them.
+        minutes: the span of its `series`; None: without them.
     """
-    told = watched.status.to_json() if watched.status else {}
+    from_zookeeper = watched.status.to_json() if watched.status else {}
     note = watched.note if watched.is_live else None
     open_ones = [
         {"txid": b["txid"], "attempt_id": b["attempt"], "phase": "open", "since": 0, "failures": 0}
-        for b in told.get("batches", ())
+        for b in from_zookeeper.get("batches", ())
     ]
     return {
         **summary(watched),
         "now_ms": _now_ms(),
         "graph": graph(watched),
         "flights": [flight.model_dump() for flight in _in_flight(note)] if note else open_ones,
-        "spouts": _short(told.get("spouts", {})),
-        "changes": told.get("changes"),
-        "notices": told.get("notices"),
+        "spouts": _short(from_zookeeper.get("spouts", {})),
+        "changes": from_zookeeper.get("changes"),
+        "notices": from_zookeeper.get("notices"),
         "settings": [
             setting
             for setting in watched.plan.get("settings", ())
@@ -161,9 +161,9 @@ def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
 
 
 def _in_flight(note: RunNote) -> list[FlightNote]:
-    """The open txids, without one for which a source was asked that had nothing until now."""
+    """Return the open txids; an idle run's txid in planning is left out."""
     idle = note.held_up_by == "idle"
-    return [each for each in note.in_flight if not (idle and each.phase == "planning")]
+    return [flight for flight in note.in_flight if not (idle and flight.phase == "planning")]
 
 
 def _last_run(watched: Watched) -> dict[str, Any] | None:
@@ -174,7 +174,7 @@ def _last_run(watched: Watched) -> dict[str, Any] | None:
 
 
 def graph(watched: Watched) -> dict[str, Any]:
-    """Nodes and edges: as the program declares them, or as far as ZooKeeper knows of them."""
+    """Return nodes and edges: as the program declares them, or those that ZooKeeper knows."""
     weights = watched.index.rows_by_table(_NEWEST_TXIDS)
     rows_ = {table.name: weights.get(table.number, 0) for table in watched.tables}
     plan = watched.plan
@@ -209,26 +209,26 @@ def _node(
 
 
 def series(watched: Watched, minutes: int) -> dict[str, Any]:
-    """Throughput, latency and lag over time, by evenly spaced buckets.
+    """Return throughput, latency and lag over time, in evenly spaced buckets.
 
     Args:
-        minutes: how far back; 0: as far as the index goes.
+        minutes: the span; 0: all of the index.
     """
     now = _now_ms()
     first, last = watched.index.times_ms()
-    first, last = first or now, last or now  # nothing yet: a moment of it
+    first, last = first or now, last or now  # nothing yet: an empty span
     until = now if minutes else max(last, first + 1)
     since = max(first, now - minutes * 60_000) if minutes else first
     since = min(since, until - _LEAST_SPAN_MS)
     bucket = max(1000, (until - since) // _POINTS)
-    found = {row[0]: row for row in watched.index.series(since, until, bucket)}
+    buckets = {row[0]: row for row in watched.index.series(since, until, bucket)}
     starts = range(since // bucket * bucket, until + 1, bucket)
-    # Of the newest bucket only a part has passed, which is too little to tell a rate from.
+    # Only a part of the newest bucket has passed: too little for a rate.
     starts = starts[:-1] if minutes else starts
     seconds = bucket / 1000
     # A run whose first batch hangs has lag, and no txid.
     from_ms = now - minutes * 60_000 if minutes else since
-    rows_ = [found.get(at) for at in starts]
+    rows_ = [buckets.get(at) for at in starts]
     return {
         "range": [from_ms / 1000, until / 1000],
         "t": [at / 1000 for at in starts],
@@ -241,9 +241,9 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
 
 
 def _lags(watched: Watched, since: int) -> dict[str, Any]:
-    """Lag over time, of the samples that were taken while the page ran."""
+    """Return lag over time, from samples taken while the page ran."""
     samples = [sample for sample in watched.samples if sample.at_ms >= since]
-    # By time, as there are fewer of what is older.
+    # By time, because older samples are sparse.
     step = max(1, (samples[-1].at_ms - samples[0].at_ms) // _POINTS) if samples else 1
     samples = list({sample.at_ms // step: sample for sample in samples}.values())
     names = list(dict.fromkeys(name for sample in samples for name in sample.lag))
@@ -270,14 +270,14 @@ def _lags(watched: Watched, since: int) -> dict[str, Any]:
 
 
 def transactions(
-    watched: Watched, wanted: Filter, before: int | None, limit: int = PAGE
+    watched: Watched, conditions: Filter, before: int | None, limit: int = PAGE
 ) -> dict[str, Any]:
-    """A page of txids, newest first."""
+    """Return a page of txids, newest first."""
     span = watched.index.span()  # before the page, which then has all of it
-    found = watched.index.page(wanted, before, limit)
+    page = watched.index.page(conditions, before, limit)
     return {
-        "txids": [_line(watched, one) for one in found.txids],
-        "before": found.before,
+        "txids": [_line(watched, one) for one in page.txids],
+        "before": page.before,
         "span": span,
         "reads_old": watched.reads_old,
     }
@@ -302,19 +302,19 @@ def _line(watched: Watched, one: IndexedTxid) -> dict[str, Any]:
 
 
 def transaction(watched: Watched, txid: int) -> dict[str, Any]:
-    """One txid whole.
+    """Return one txid with all its facts.
 
     Raises:
-        UserError: no log has it, and it is not open either.
+        UserError: no log has it, and it is not open.
     """
-    found = watched.index.txid(txid)
+    indexed = watched.index.txid(txid)
     failures = [
         {"attempt": attempt, "at_ms": at_ms, "error": error}
         for _, attempt, at_ms, error in watched.index.failures(txid)
     ]
-    if found is None:
+    if indexed is None:
         return {**_open_txid(watched, txid), "failures": failures}
-    one, parts = found
+    one, parts = indexed
     member = _member(watched, one, parts)
     return {
         **_line(watched, one),
@@ -340,14 +340,14 @@ def transaction(watched: Watched, txid: int) -> dict[str, Any]:
 
 
 def _open_txid(watched: Watched, txid: int) -> dict[str, Any]:
-    """A txid that no table holds yet, as ZooKeeper has it."""
-    told = watched.status.to_json() if watched.status else {}
-    batch = next((b for b in told.get("batches", ()) if b["txid"] == txid), None)
+    """Return a txid that no table holds yet, from ZooKeeper."""
+    from_zookeeper = watched.status.to_json() if watched.status else {}
+    batch = next((b for b in from_zookeeper.get("batches", ()) if b["txid"] == txid), None)
     span = watched.index.span()
     if batch is None:
-        known = f"Those from {span[0]} to {span[1]} are here." if span else "No txid is here yet."
+        txids = f"Those from {span[0]} to {span[1]} are here." if span else "No txid is here yet."
         older = " Older ones are still being read." if watched.reads_old else ""
-        raise UserError(f"No log has txid {txid}, and it is not in flight. {known}{older}")
+        raise UserError(f"No log has txid {txid}, and it is not in flight. {txids}{older}")
     flight = next(
         (f for f in (watched.note.in_flight if watched.note else ()) if f.txid == txid), None
     )
@@ -367,7 +367,7 @@ def _open_txid(watched: Watched, txid: int) -> dict[str, Any]:
 
 
 def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Member | None:
-    """A txid's own record, read again out of a table's log; None: its file is gone."""
+    """Read a txid's own record again from a table's log; None: its file is gone."""
     best = max(parts, key=lambda part: (part.epoch, part.attempt_id), default=None)
     storage = watched.tables[best.table].storage if best else None
     if best is None or storage is None:
@@ -378,7 +378,7 @@ def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Memb
 
 
 def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str, str]]:
-    """How to read the table as of the txid: in SQL, in Python with Spark, without Spark."""
+    """Return queries for the table as of the txid: in SQL, with Spark, and without Spark."""
     name, version, txid = table.name, part.version, one.txid
     kind, columns = (table.facts.kind, table.facts.columns) if table.facts else ("", {})
     quoted = name.replace("`", "``")
@@ -408,7 +408,7 @@ def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str
 
 
 def _short(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata by stream; what is too long for a page is cut, and says so."""
+    """Return metadata by stream; long ones are cut and marked."""
     short: dict[str, Any] = {}
     for stream, value in metadata.items():
         text = json.dumps(value, default=str)
@@ -422,7 +422,7 @@ def _short(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tables(watched: Watched) -> dict[str, Any]:
-    """The tables of a topology: versions, files, sizes, compaction."""
+    """Return the tables of a topology: versions, files, sizes, compaction."""
     status = watched.status
     committed = status.found.progress.committed.tables if status else {}
     listed = []
@@ -447,35 +447,35 @@ def tables(watched: Watched) -> dict[str, Any]:
 
 
 def versions(watched: Watched, name: str, before: int | None, kind: str | None) -> dict[str, Any]:
-    """A page of a table's versions, newest first."""
+    """Return a page of a table's versions, newest first."""
     table = watched.table(name)
-    found = watched.index.versions(table.number, before, PAGE, kind)
+    listed = watched.index.versions(table.number, before, PAGE, kind)
     return {
-        "versions": [{**asdict(one), "table": name} for one in found],
-        "before": found[-1].version if len(found) == PAGE else None,
+        "versions": [{**asdict(one), "table": name} for one in listed],
+        "before": listed[-1].version if len(listed) == PAGE else None,
     }
 
 
 def rows(watched: Watched, name: str, txid: int | None, limit: int) -> dict[str, Any]:
-    """The first rows of a table as of a txid; None: of its newest version.
+    """Return the first rows of a table as of a txid; None: of its newest version.
 
     Raises:
-        UserError: the table has nothing of that txid, or cannot be read without Spark.
+        UserError: the table does not have that txid, or cannot be read without Spark.
     """
     table = watched.table(name)
     version = _version(watched, table, txid)
     assert table.storage is not None
     group = watched.index.published(table.number, version)
-    found = first_rows(table.storage, version, txid, min(limit, MOST_ROWS), group)
-    return {"txid": txid, **asdict(found)}
+    first = first_rows(table.storage, version, txid, min(limit, MOST_ROWS), group)
+    return {"txid": txid, **asdict(first)}
 
 
 def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any]:
-    """What has changed in a table from one txid to a later one.
+    """Compare a table as of one txid with a later one.
 
     Raises:
-        UserError: the txids are not two that the table holds and can be told apart in it, or
-            there is too much to compare.
+        UserError: the table does not hold both txids, or not in separate versions, or there is too
+            much to compare.
     """
     if first >= last:
         raise UserError("The first txid has to be smaller than the second.")
@@ -487,7 +487,7 @@ def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any
 
 
 def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
-    """The version that holds a txid."""
+    """Return the version that holds a txid."""
     follower = table.follower
     if table.storage is None or follower is None or follower.newest < 0:
         raise UserError(f"The table cannot be read: {table.error or 'it is not there yet'}.")
@@ -495,8 +495,8 @@ def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
         return follower.newest
     version, span = watched.index.version_of(table.number, txid), watched.index.span(table.number)
     if version is None or span is None or txid > span[1]:
-        known = f"It has txids {span[0]} to {span[1]}." if span else "It has none."
-        raise UserError(f"The log of the table has no txid {txid}. {known}")
+        txids = f"It has txids {span[0]} to {span[1]}." if span else "It has none."
+        raise UserError(f"The log of the table has no txid {txid}. {txids}")
     return version
 
 
@@ -504,7 +504,7 @@ def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
 
 
 def trouble(watched: Watched) -> dict[str, Any]:
-    """Everything that is wrong or was, with what to do."""
+    """Return all troubles, present and past, with the advice."""
     return {
         "state": state_of(watched),
         "troubles": [one.to_json() for one in troubles(watched)],
@@ -514,7 +514,7 @@ def trouble(watched: Watched) -> dict[str, Any]:
 
 
 def bad_rows(watched: Watched) -> dict[str, Any]:
-    """The rows that rules have set aside: how many by rule, and the newest.
+    """Return the rows that rules have set aside: their number by rule, and the newest.
 
     Raises:
         TxnError, DeltaError, OSError: a table cannot be read.
@@ -522,23 +522,23 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
     table = next((t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)), None)
     if table is None or table.follower is None:
         return _NO_BAD_ROWS
-    # Every reader of the page asks again and again. Txids that the table has not do not matter.
+    # Every reader of the page asks again and again. Txids outside the table do not matter.
     span, committed = watched.index.span(table.number), watched.committed
     shown = committed if committed is None or span is None else min(committed, span[1])
     state = (table.follower.incarnation, table.follower.newest, shown)
-    kept = table.bad_rows
-    if kept is not None and kept[0] == state:
-        return kept[1]
-    found = bad_rows_among([table.name], {table.name: table.options}, committed)
-    if found is None:
+    cached = table.bad_rows
+    if cached is not None and cached[0] == state:
+        return cached[1]
+    set_aside = bad_rows_among([table.name], {table.name: table.options}, committed)
+    if set_aside is None:
         return _NO_BAD_ROWS
-    told = {
-        "table": found.table,
-        "rules": [rule.to_json() for rule in found.by_rule()],
-        "rows": [row.to_json() for row in found.newest(_BAD_ROWS)],
+    answer = {
+        "table": set_aside.table,
+        "rules": [rule.to_json() for rule in set_aside.by_rule()],
+        "rows": [row.to_json() for row in set_aside.newest(_BAD_ROWS)],
     }
-    table.bad_rows = state, told
-    return told
+    table.bad_rows = state, answer
+    return answer
 
 
 def _now_ms() -> int:

@@ -37,19 +37,19 @@ ASSETS = Path(__file__).parent / "assets"
 _LONGEST_TEXT = 500
 _LARGEST = 2**53
 _LOOK_SECS = 0.25
-"""How often a stream looks for news."""
+"""Interval in which a stream checks for news."""
 _SETTLED_SECS = 0.1
-"""News of one moment (ZooKeeper, logs, notes) comes within this time; all of it is waited for."""
+"""Wait for all news of one moment (ZooKeeper, logs, notes)."""
 _APART_SECS = 1.0
-"""The least time between two events of a stream: each makes a browser ask again."""
+"""Least time between two events of a stream: each makes a browser ask again."""
 _AT_LEAST_SECS = 10.0
-"""How often a stream says something although nothing has changed: proxies end silent ones."""
+"""Most time between two events, even without changes: proxies end silent streams."""
 _DOCTOR_SECS = 60.0
 _ENDED_EARLY = "The doctor stopped there: what it would have looked at next is not known."
 _OF_STORAGE = frozenset({"transaction", "rows", "changes", "bad-rows"})
-"""Questions for which storage is read, each time that they are asked."""
+"""Questions that read storage every time."""
 _READERS = 8
-"""So many of these are answered at once. Others wait, so that they leave threads to the rest."""
+"""Most questions about storage that run at once; more wait, to leave threads to the others."""
 
 log = logging.getLogger("txn.dashboard")
 
@@ -57,12 +57,12 @@ Answer = Callable[[Request], dict[str, Any]]
 
 
 def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) -> ASGIApp:
-    """The application, with its guard.
+    """Make the application, with its guard.
 
     Args:
-        watch: entered, and left by whoever has made it.
+        watch: an entered watch; the caller leaves it.
         hosts: names in a request's Host header that are answered; see `Guard`.
-        token: what a reader has to show; None: nothing.
+        token: the token that a reader has to show; None: no token is needed.
     """
     views = _Views(watch)
     answers: dict[str, Answer] = {
@@ -91,13 +91,13 @@ def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) 
 
 
 class _Assets(StaticFiles):
-    """Files that a browser asks for again after an upgrade: unchanged ones cost it no bytes."""
+    """Files that a browser revalidates, to see upgrades: unchanged ones cost no bytes."""
 
     def file_response(self, *args: Any, **more: Any) -> Response:
-        """The file, or that it has not changed."""
-        found = super().file_response(*args, **more)
-        found.headers["Cache-Control"] = "no-cache"
-        return found
+        """Return the file, or the answer that it has not changed."""
+        response = super().file_response(*args, **more)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 async def _index(_: Request) -> Response:
@@ -105,7 +105,7 @@ async def _index(_: Request) -> Response:
 
 
 class _Views:
-    """Requests in, answers out."""
+    """Turns requests into answers."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -113,27 +113,27 @@ class _Views:
         self._readers = asyncio.Semaphore(_READERS)
         self._sharing = threading.Lock()
         self._shared: tuple[Any, float, str] = None, 0.0, ""
-        """The newest overview as JSON: what it follows from, when it was made."""
+        """The newest overview: (state that it was made from, time, JSON)."""
 
     def endpoint(self, answer: Answer, of_storage: bool) -> Callable[[Request], Any]:
-        """A view, run in a thread: its answer as JSON, an error as JSON too."""
+        """Make a view that runs in a thread and answers with JSON, errors included."""
 
         def view(request: Request) -> Response:
             began, before = time.perf_counter(), time.thread_time()
             try:
-                told, status = answer(request), 200
+                body, status = answer(request), 200
             except UserError as failure:
-                told, status = {"error": str(failure)}, 404
+                body, status = {"error": str(failure)}, 404
             except (TxnError, DeltaError, OSError, ValueError) as failure:
-                told, status = {"error": first_line(failure)}, 502
+                body, status = {"error": first_line(failure)}, 502
             except Exception as failure:
                 log.exception("%s could not be answered", request.url.path)
-                told, status = {"error": first_line(failure)}, 500
-            found = self._json(told, status)
+                body, status = {"error": first_line(failure)}, 500
+            response = self._json(body, status)
             took = (time.perf_counter() - began) * 1000
             worked = (time.thread_time() - before) * 1000
-            found.headers["Server-Timing"] = f"app;dur={took:.1f}, cpu;dur={worked:.1f}"
-            return found
+            response.headers["Server-Timing"] = f"app;dur={took:.1f}, cpu;dur={worked:.1f}"
+            return response
 
         async def reading(request: Request) -> Response:
             async with self._readers:
@@ -141,12 +141,12 @@ class _Views:
 
         return reading if of_storage else view
 
-    def _json(self, told: Any, status: int) -> Response:
+    def _json(self, body: Any, status: int) -> Response:
         headers = {"Cache-Control": "no-store"}
-        return Response(self._text(told), status, headers, "application/json")
+        return Response(self._text(body), status, headers, "application/json")
 
-    def _text(self, told: Any) -> str:
-        return json.dumps(self._scrubber().answer(told), separators=(",", ":"))
+    def _text(self, body: Any) -> str:
+        return json.dumps(self._scrubber().answer(body), separators=(",", ":"))
 
     def _scrubber(self) -> Scrubber:
         secrets = used_credentials()
@@ -156,7 +156,7 @@ class _Views:
         return Scrubber(secrets)
 
     def topology(self, request: Request) -> Watched:
-        """The topology that a request names; the only one if it names none."""
+        """Return the topology that a request names; the only one if it names none."""
         name = request.query_params.get("name")
         names = self._watch.names
         if name is None and len(names) == 1:
@@ -166,38 +166,38 @@ class _Views:
     # --- answers with several parameters -----------------------------------------------------
 
     def transactions(self, request: Request) -> dict[str, Any]:
-        """A page of txids."""
+        """Answer with a page of txids."""
         watched, asked = self.topology(request), request.query_params
         only = asked.get("only", "all")
         if only not in Only.__args__:  # type: ignore[attr-defined]
             raise UserError(f"only= is one of {', '.join(Only.__args__)}.")  # type: ignore[attr-defined]
         table = watched.table(asked["table"]).number if asked.get("table") else None
-        wanted = Filter(
+        conditions = Filter(
             asked.get("q", "")[:_LONGEST_TEXT], cast("Only", only), table, watched.committed or 0
         )
         limit = _number(request, "limit", api.PAGE, api.PAGE) or 1
-        return api.transactions(watched, wanted, _number(request, "before"), limit)
+        return api.transactions(watched, conditions, _number(request, "before"), limit)
 
     def versions(self, request: Request) -> dict[str, Any]:
-        """A page of a table's versions."""
+        """Answer with a page of a table's versions."""
         asked = request.query_params
         before, kind = _number(request, "before"), asked.get("kind") or None
         return api.versions(self.topology(request), asked.get("table", ""), before, kind)
 
     def rows(self, request: Request) -> dict[str, Any]:
-        """The first rows of a table."""
+        """Answer with the first rows of a table."""
         table, txid = request.query_params.get("table", ""), _number(request, "txid")
         limit = _number(request, "limit", 50, api.MOST_ROWS) or 1
         return api.rows(self.topology(request), table, txid, limit)
 
     def changes(self, request: Request) -> dict[str, Any]:
-        """The difference of a table between two txids."""
+        """Answer with the difference of a table between two txids."""
         table = request.query_params.get("table", "")
         first, last = _needed(request, "from"), _needed(request, "to")
         return api.changes(self.topology(request), table, first, last)
 
     def doctor(self, request: Request) -> dict[str, Any]:
-        """The newest findings of the doctor, and whether it is at it."""
+        """Answer with the doctor's newest findings and its state."""
         watched = self.topology(request)
         doctor = self._doctors.setdefault(watched.name, _Doctor())
         return doctor.ask(self._watch, watched, again=_number(request, "again") == 1)
@@ -205,7 +205,7 @@ class _Views:
     # --- live --------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events: the overview whenever it changes, at most once a second."""
+        """Stream server-sent events: the overview whenever it changes, at most once a second."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(None, 200, headers, "text/event-stream")
@@ -214,35 +214,35 @@ class _Views:
 
     async def _stream(self) -> AsyncIterator[str]:
         seen: Any = None
-        told_at = 0.0
+        sent_at = 0.0
         yield "retry: 2000\n\n"
         while True:
-            if self._state() == seen and time.monotonic() - told_at < _AT_LEAST_SECS:
+            if self._state() == seen and time.monotonic() - sent_at < _AT_LEAST_SECS:
                 await asyncio.sleep(_LOOK_SECS)
                 continue
             await asyncio.sleep(_SETTLED_SECS)
-            seen = now = self._state()
-            told_at = time.monotonic()
-            told = await asyncio.to_thread(self._overview, now)
-            yield f"event: overview\ndata: {told}\n\n"
+            seen = state = self._state()
+            sent_at = time.monotonic()
+            overview = await asyncio.to_thread(self._overview, state)
+            yield f"event: overview\ndata: {overview}\n\n"
             await asyncio.sleep(_APART_SECS - _SETTLED_SECS)
 
     def _state(self) -> Any:
-        """What the overview follows from."""
+        """Return the state that the overview is made from."""
         return self._watch.revisions, self._watch.look.error
 
     def _overview(self, state: Any) -> str:
-        """The overview as JSON; one for all streams that ask within a moment."""
+        """Return the overview as JSON; streams that ask within a moment share one."""
         with self._sharing:
-            of, made, text = self._shared
-            if of != state or time.monotonic() - made > api.MOMENT_SECS:
+            made_from, made, text = self._shared
+            if made_from != state or time.monotonic() - made > api.MOMENT_SECS:
                 text = self._text(api.overview(self._watch))
                 self._shared = state, time.monotonic(), text
             return text
 
 
 class _Doctor:
-    """The doctor's look at one topology, made in the background and kept for a minute."""
+    """The doctor's findings on one topology, made in the background and kept for a minute."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -251,18 +251,18 @@ class _Doctor:
         self._findings: list[dict[str, Any]] = []
 
     def ask(self, watch: Watch, watched: Watched, *, again: bool) -> dict[str, Any]:
-        """What was found so far; begins to look again when that is old, or if asked to."""
+        """Return the findings so far; checks again if they are old, or if asked to."""
         with self._lock:
             if not self._at_work and (again or time.time() - self._at > _DOCTOR_SECS):
                 self._at, self._at_work, self._findings = time.time(), True, []
-                threading.Thread(target=self._look, args=(watch, watched), daemon=True).start()
+                threading.Thread(target=self._check, args=(watch, watched), daemon=True).start()
             return {
                 "at_ms": int(self._at * 1000),
                 "at_work": self._at_work,
                 "findings": [*self._findings],
             }
 
-    def _look(self, watch: Watch, watched: Watched) -> None:
+    def _check(self, watch: Watch, watched: Watched) -> None:
         try:
             tables = {table.name: table.options for table in watched.tables}
             hosts = watch.look.hosts
@@ -271,8 +271,8 @@ class _Doctor:
                 self._findings.append(finding.to_json())
         except Exception as failure:
             log.exception("the doctor could not look at topology '%s'", watched.name)
-            told = error("doctor", "look", first_line(failure), _ENDED_EARLY, "Report it.")
-            self._findings.append(told.to_json())
+            ended = error("doctor", "look", first_line(failure), _ENDED_EARLY, "Report it.")
+            self._findings.append(ended.to_json())
         with self._lock:
             self._at, self._at_work = time.time(), False
 
@@ -280,10 +280,10 @@ class _Doctor:
 def _number(
     request: Request, name: str, default: int | None = None, most: int = _LARGEST
 ) -> int | None:
-    """A parameter that is a number from 0.
+    """Parse a parameter that is a number from 0.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not a number.
     """
     text = request.query_params.get(name)
     if text is None or text == "":
@@ -294,7 +294,7 @@ def _number(
 
 
 def _needed(request: Request, name: str) -> int:
-    found = _number(request, name)
-    if found is None:
+    number = _number(request, name)
+    if number is None:
         raise UserError(f"{name}= is missing.")
-    return found
+    return number

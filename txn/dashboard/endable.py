@@ -1,4 +1,4 @@
-"""An HTTP server that says when it answers, and ends when it is asked to."""
+"""An HTTP server that reports when it answers, and ends when asked to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 __all__ = ["EndableServer"]
 
 _END_SECS = 3
-"""How long requests under way may take when it ends."""
+"""Most seconds that the end waits for requests under way."""
 
 
 class EndableServer(uvicorn.Server):
@@ -22,7 +22,7 @@ class EndableServer(uvicorn.Server):
 
     Args:
         ready: called once it answers.
-        is_over: asked ten times a second: whether to end.
+        is_over: called ten times a second; True ends the server.
     """
 
     def __init__(
@@ -43,24 +43,24 @@ class EndableServer(uvicorn.Server):
         self._is_over = is_over
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen, and report it."""
         await super().startup(sockets)
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end."""
+        """Return True to end."""
         return self._is_over() or await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM end the server, so that what called it goes on and cleans up."""
+        """Let Ctrl-C and SIGTERM end the server, so that its caller goes on and cleans up."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         signals = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(each, self.handle_exit) for each in signals]
+        before = [signal.signal(number, self.handle_exit) for number in signals]
         try:
             yield
         finally:
-            for each, handler in zip(signals, before, strict=True):
-                signal.signal(each, handler)
+            for number, handler in zip(signals, before, strict=True):
+                signal.signal(number, handler)

@@ -1,8 +1,8 @@
-"""Who may ask, and what an answer lets a browser do. Plain ASGI, before everything else.
+"""Check requests, and restrict what a browser may do with answers. Plain ASGI, in front of all.
 
-Nothing here changes anything, so the dangers are that a stranger reads the page, that a web site
-reads it by way of its visitor's browser (DNS rebinding, cross-site requests), and that text out of
-a table runs as a script.
+The page changes nothing, so the dangers are that a stranger reads it, that a web site reads it
+through its visitor's browser (DNS rebinding, cross-site requests), and that text from a table runs
+as a script.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["COOKIE", "HEADERS", "LOOPBACK", "Guard", "host_name"]
 
 COOKIE = "txn_dashboard"
-"""How the names of cookies begin."""
+"""Prefix of the names of cookies."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names by which a browser on this machine may ask."""
 HEADERS = {
@@ -39,13 +39,13 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses what must not be answered, and adds `HEADERS` to what is.
+    """Refuses forbidden requests, and adds `HEADERS` to every answer.
 
     Args:
         hosts: names in a request's Host header that are answered; None: all, which is safe only
-            with a token, because a browser keeps its cookie to the name that it was given under.
-        token: what a browser has to show once, as `?token=`, and a program as a bearer token;
-            None: nobody has to.
+            with a token, because a browser sends its cookie only to the name that set it.
+        token: the token that a browser shows once, as `?token=`, and a program as a bearer token;
+            None: no token is needed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -89,21 +89,21 @@ class Guard:
         return None if self._token is None else self._without_token(scope, headers, self._token)
 
     def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        """What to answer somebody who has not shown the token yet; None: they have."""
+        """Return the answer to a request without the token; None: the token was shown."""
         proof = _proof(token)
-        # Cookies go by host and not by port: several pages on one machine keep one each.
+        # Cookies belong to a host, not a port: each page on a machine has a cookie of its own name.
         cookie = f"{COOKIE}_{proof[:8]}"
-        if _is(_shown(headers, cookie), proof):
+        if _equal(_cookie_value(headers, cookie), proof):
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
-        # Headers are decoded as Latin-1; clients encode as that or as UTF-8.
+        # Headers are decoded as Latin-1; clients encode them as Latin-1 or UTF-8.
         either = shown, shown.encode("latin-1").decode("utf-8", "replace")
-        if kind.lower() == "bearer" and any(_is(each, token) for each in either):
+        if kind.lower() == "bearer" and any(_equal(candidate, token) for candidate in either):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if any(name == "token" and _is(value, token) for name, value in query):
+        if any(name == "token" and _equal(value, token) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            # Relative: a proxy may have the page below a path of its own.
+            # Relative: a proxy may serve the page below a path of its own.
             here = f"./{quote(scope['path'].rpartition('/')[2])}"
             answer = RedirectResponse(f"{here}?{rest}" if rest else here, 303)
             answer.set_cookie(cookie, proof, httponly=True, samesite="strict", path="/")
@@ -114,25 +114,25 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """A Host header without its port, as lower case."""
+    """Return a Host header in lower case without its port."""
     host = host.strip().lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
 
 
-def _shown(headers: Headers, cookie: str) -> str:
+def _cookie_value(headers: Headers, cookie: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(cookie)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return morsel.value if morsel else ""
 
 
 def _proof(token: str) -> str:
-    """What a browser keeps: it shows that the token was known, and is not the token."""
+    """Return the cookie's value: it proves that the browser had the token, and is not the token."""
     return hmac.new(token.encode(), b"txn dashboard", hashlib.sha256).hexdigest()
 
 
-def _is(shown: str, expected: str) -> bool:
+def _equal(shown: str, expected: str) -> bool:
     return hmac.compare_digest(shown.encode(), expected.encode())

@@ -1,4 +1,4 @@
-"""Answers without secrets, and with nothing in them that a browser's JSON cannot hold."""
+"""Remove secrets from answers, and values that a browser's JSON cannot hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Scrubber", "secrets_in"]
 
 _SECRET = re.compile(r"key|secret|token|password|credential|sas|auth|sign", re.IGNORECASE)
 _SHORTEST = 4
-"""Characters of a secret: a shorter value stands in harmless words, too."""
+"""Least characters of a secret: a shorter value occurs in harmless words, too."""
 _SETTINGS = frozenset({"true", "false", "none", "null"})
 """Values of options such as `AWS_SKIP_SIGNATURE`. Numbers are not among them: they may be
 passwords."""
@@ -25,21 +25,21 @@ _HIDDEN = "***"
 
 
 def secrets_in(options: Iterable[Mapping[str, str]]) -> frozenset[str]:
-    """The values among some `storage_options` that nobody is to see."""
+    """Return the secret values in some `storage_options`."""
     return frozenset(
         value
-        for each in options
-        for name, value in each.items()
+        for one in options
+        for name, value in one.items()
         if _SECRET.search(name) and value.strip().lower() not in _SETTINGS
     )
 
 
 class Scrubber:
-    """Takes secrets out of answers.
+    """Removes secrets from answers.
 
     Args:
-        secrets: texts that must not appear anywhere. Those of fewer than four characters are left:
-            they stand in harmless words.
+        secrets: texts that must not appear anywhere. Those of fewer than four characters stay: they
+            occur in harmless words.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -48,7 +48,7 @@ class Scrubber:
         self._secrets = sorted(long, key=len, reverse=True)
 
     def text(self, text: str) -> str:
-        """A text without secrets and without characters that hide or turn around others."""
+        """Return a text without secrets, and without characters that hide or reverse others."""
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         if "://" in text:
@@ -58,7 +58,7 @@ class Scrubber:
         return printable(text)
 
     def answer(self, value: Any) -> Any:
-        """A JSON-able value, scrubbed; numbers that a browser would change become texts."""
+        """Return a JSON value without secrets; numbers that a browser would change become texts."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):

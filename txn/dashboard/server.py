@@ -1,4 +1,4 @@
-"""Serving the page: where it listens, who may reach it, and its end."""
+"""Serve the page: its address, its readers, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OTHER_PORT = (
 
 
 def given_token(environment: Mapping[str, str]) -> str | None:
-    """The token that readers have to show, out of a file or a variable; None: none is set.
+    """Return the token that readers have to show, from a file or a variable; None: none is set.
 
     Raises:
         UserError: the file cannot be read, or the token is too short.
@@ -35,7 +35,7 @@ def given_token(environment: Mapping[str, str]) -> str | None:
         try:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            # Of a decoding error nothing is repeated: it would show bytes of the token.
+            # Do not repeat a decoding error: it would show bytes of the token.
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise UserError(
                 f"{TOKEN_FILE} names '{path}', which cannot be read: {why}. Correct the path, or "
@@ -54,7 +54,7 @@ def given_token(environment: Mapping[str, str]) -> str | None:
 def serve(
     watch: Watch,
     address: Address,
-    told: Callable[[str], None],
+    announce: Callable[[str], None],
     *,
     names: Sequence[str] = (),
     is_over: Callable[[], bool] = lambda: False,
@@ -62,11 +62,11 @@ def serve(
     """Serve the page until this process is asked to end.
 
     Args:
-        watch: entered.
-        told: called with the page's address once it answers; one that others can open, too, if
-            they can reach it.
+        watch: an entered watch.
+        announce: called with the page's address once it answers; others can open that address too,
+            if they can reach the page.
         names: further names under which a proxy may ask for it.
-        is_over: asked several times a second: whether to end.
+        is_over: called several times a second; True ends the server.
 
     Raises:
         SetupError: the extra is not installed, or the address cannot be listened on.
@@ -93,15 +93,15 @@ def serve(
     shown = Address(reached_at(address.host), port)
     url = f"http://{shown}/" + (f"?token={quote(token, safe='')}" if token else "")
     try:
-        EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
+        EndableServer(app, lambda: announce(url), is_over).run(sockets=[listening])
     finally:
         listening.close()
 
 
 def _listen(address: Address) -> socket.socket:
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        family, kind, _, _, where = found[0]
+        addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        family, kind, _, _, where = addresses[0]
         with contextlib.ExitStack() as refused:
             listening = refused.enter_context(socket.socket(family, kind))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

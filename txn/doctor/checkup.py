@@ -1,7 +1,7 @@
 """`txn doctor`: check everything that a topology needs, and report it.
 
-Nothing is changed that is not cleaned up again: a node in ZooKeeper that ends with its session, and
-a table beside the topology's, deleted in the end. A check that cannot be made says so.
+All changes are cleaned up again: a node in ZooKeeper that ends with its session, and a table beside
+the topology's, deleted in the end. A check that cannot run is reported.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ __all__ = ["diagnose", "look"]
 def diagnose(
     topology: Topology | None, zookeeper: str, tables: Sequence[str] = ()
 ) -> Iterator[Finding]:
-    """Every finding, as it is made.
+    """Yield every finding as it is made.
 
     Args:
-        topology: whose nodes and tables are looked at; None: of none.
+        topology: the topology whose nodes and tables are checked; None: no topology.
         zookeeper: see `txn.zookeeper.location.resolve`.
-        tables: further tables to look at: local paths or URIs.
+        tables: further tables to check: local paths or URIs.
 
     Raises:
-        UserError: `zookeeper` means nothing.
+        UserError: `zookeeper` is not a valid location.
     """
     config = topology.settings if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
     sinks = topology.sinks if topology is not None else ()
-    own = {sink.name: sink.committer.storage_options for sink in sinks}
-    places = list(dict.fromkeys([*own, *tables]))
+    storage_options = {sink.name: sink.committer.storage_options for sink in sinks}
+    places = list(dict.fromkeys([*storage_options, *tables]))
     folders: dict[str, Mapping[str, str] | None] = {}
     for table in places:
-        folders.setdefault(parent(table), own.get(table))
+        folders.setdefault(parent(table), storage_options.get(table))
     yield from _guarded("machine", check_machine)
     local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
     yield from _guarded("machine", partial(check_disk, local))
     yield from _zookeeper(zookeeper, name, config)
     for table in places:
-        owner = name if table in own else None
-        check = partial(check_table, table, owner, config, own.get(table))
+        owner = name if table in storage_options else None
+        check = partial(check_table, table, owner, config, storage_options.get(table))
         yield from _guarded(f"table {table}", check)
         yield from check_writers(table)
     for folder, options in folders.items():
@@ -67,12 +67,12 @@ def look(
     tables: Mapping[str, Mapping[str, str] | None],
     zookeeper: tuple[str, str] | None,
 ) -> Iterator[Finding]:
-    """The findings that can be made without writing anything, not even for a moment.
+    """Yield the findings that need no writes, not even for a moment.
 
     Args:
-        name: of the topology.
+        name: the name of the topology.
         tables: table -> its committer's `storage_options`.
-        zookeeper: how the user names it, and a connect string; None: it does not answer now.
+        zookeeper: its name for the user, and a connect string; None: it does not answer now.
     """
     yield from _guarded("machine", check_machine)
     folders = {parent(table) for table in tables if is_local(table)}
@@ -113,7 +113,7 @@ def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[
 
 
 def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings; a check that itself fails is one, and the others are made all the same."""
+    """Yield a check's findings; a check that fails is a finding, and the others go on."""
     try:
         yield from check()
     except Exception as failure:  # noqa: BLE001 - storages and libraries raise what they like

@@ -8,7 +8,7 @@ from typing import Any, Literal
 __all__ = ["Finding", "Level", "error", "note", "ok", "warning"]
 
 Level = Literal["ok", "note", "warning", "error"]
-"""From good to bad. A note could not be checked, or is worth knowing and nothing to mend."""
+"""From good to bad. A note could not be checked, or is worth knowing but needs no action."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     """The advice; empty: nothing to do."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 

@@ -33,7 +33,7 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def check_machine() -> Iterator[Finding]:
-    """Java, SPARK_HOME, Python, its packages and what hides ours, memory, open files."""
+    """Check Java, SPARK_HOME, Python, packages and files that hide them, memory, open files."""
     yield from _java()
     yield from _spark_home()
     yield _python()
@@ -56,17 +56,17 @@ def _java() -> Iterator[Finding]:
         )
         return
     yield ok("java", "version", f"{java_version(java)} at {java}")
-    said = subprocess.run(
+    output = subprocess.run(
         [str(java), "-XshowSettings:properties", "-version"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     ).stderr
-    found = dict(re.findall(r"^\s+([a-z.]+) = (.*)$", said, re.M))
-    java_arch, machine = found.get("os.arch", "?"), platform.machine()
+    properties = dict(re.findall(r"^\s+([a-z.]+) = (.*)$", output, re.M))
+    java_arch, machine = properties.get("os.arch", "?"), platform.machine()
     if _ARCHITECTURES.get(java_arch, java_arch) == _ARCHITECTURES.get(machine, machine):
-        yield ok("java", "architecture", f"{java_arch}, {found.get('java.vm.name', '?')}")
+        yield ok("java", "architecture", f"{java_arch}, {properties.get('java.vm.name', '?')}")
     else:
         yield warning(
             "java",
@@ -91,13 +91,13 @@ def _spark_home() -> Iterator[Finding]:
 
 def _python() -> Finding:
     version, bits = platform.python_version(), platform.architecture()[0]
-    said = f"{version}, {bits}, at {sys.executable}"
+    text = f"{version}, {bits}, at {sys.executable}"
     if bits == "64bit":
-        return ok("python", "version", said)
+        return ok("python", "version", text)
     return error(
         "python",
         "version",
-        said,
+        text,
         "Delta's and Arrow's libraries need 64 bits.",
         "Install a Python of 64 bits.",
     )
@@ -105,7 +105,7 @@ def _python() -> Finding:
 
 def _packages() -> Iterator[Finding]:
     try:
-        wanted = _wanted()
+        required = _required()
     except metadata.PackageNotFoundError:
         yield note(
             "python",
@@ -113,7 +113,7 @@ def _packages() -> Iterator[Finding]:
             f"{_DISTRIBUTION} is not installed: it runs from a folder",
             "The versions that it was checked with are not known.",
         )
-        wanted = {}
+        required = {}
     for name in _PACKAGES:
         try:
             version = metadata.version(name)
@@ -126,7 +126,7 @@ def _packages() -> Iterator[Finding]:
                 f"pip install {_DISTRIBUTION}",
             )
             continue
-        specifiers = wanted.get(name, "")
+        specifiers = required.get(name, "")
         if fits(version, specifiers):
             yield ok("python", name, version)
         else:
@@ -140,7 +140,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _hidden() -> Iterator[Finding]:
-    """What a program in the working folder would import in place of our packages."""
+    """Warn of files that a program in the working folder would import in place of our packages."""
     for name, place in hiding([str(Path.cwd()), *sys.path]).items():
         yield warning(
             "python",
@@ -151,8 +151,8 @@ def _hidden() -> Iterator[Finding]:
         )
 
 
-def _wanted() -> dict[str, str]:
-    """Name -> version specifiers, of the packages that are always needed here."""
+def _required() -> dict[str, str]:
+    """Return name -> version specifiers of the packages that are always needed."""
     requirements = map(Requirement, metadata.requires(_DISTRIBUTION) or ())
     return {
         requirement.name: str(requirement.specifier)
@@ -162,7 +162,7 @@ def _wanted() -> dict[str, str]:
 
 
 def fits(version: str, specifiers: str) -> bool:
-    """Return whether a version meets specifiers such as ">=1.6.6,<1.7"; other text does not."""
+    """Return True if a version meets specifiers such as ">=1.6.6,<1.7"; False for other text."""
     try:
         return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
@@ -173,13 +173,13 @@ def _memory() -> Finding:
     total = _memory_bytes()
     if total is None:
         return note("machine", "memory", "this system does not report how much there is")
-    said = f"{total / _GIB:.1f} GiB"
+    text = f"{total / _GIB:.1f} GiB"
     if total >= _LEAST_MEMORY:
-        return ok("machine", "memory", said)
+        return ok("machine", "memory", text)
     return warning(
         "machine",
         "memory",
-        said,
+        text,
         "Spark's driver takes 1 GiB on top of Java's own memory, an embedded ZooKeeper up to 1 "
         "GiB; the system may kill one of them.",
         "Give it 4 GiB, or set spark.driver.memory lower (--conf).",
@@ -187,7 +187,7 @@ def _memory() -> Finding:
 
 
 def _memory_bytes() -> int | None:
-    """Memory that this process may use: the machine's, or its container's if that has less."""
+    """Return the memory of this process: the machine's, or its container's if that has less."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -203,13 +203,13 @@ def _memory_bytes() -> int | None:
 def _open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Java raises its own limit to the hard one.
-    said = f"{_limit(soft)}, up to {_limit(hard)}"
+    text = f"{_limit(soft)}, up to {_limit(hard)}"
     if hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES:
-        return ok("machine", "open files", said)
+        return ok("machine", "open files", text)
     return warning(
         "machine",
         "open files",
-        said,
+        text,
         "A job that reads or writes many files at once fails with 'Too many open files'.",
         f"Raise the hard limit to {_LEAST_FILES} or more (ulimit -Hn, LimitNOFILE= in systemd).",
     )
@@ -220,7 +220,7 @@ def _limit(number: int) -> str:
 
 
 def check_disk(folders: Iterable[Path]) -> Iterator[Finding]:
-    """Free space, once per file system."""
+    """Check free space, once per file system."""
     seen: set[int] = set()
     for folder in folders:
         place = folder.absolute()
@@ -231,19 +231,19 @@ def check_disk(folders: Iterable[Path]) -> Iterator[Finding]:
             continue
         seen.add(device)
         usage = shutil.disk_usage(place)
-        said = f"{usage.free / _GIB:.1f} GiB of {usage.total / _GIB:.1f} GiB free at {place}"
+        text = f"{usage.free / _GIB:.1f} GiB of {usage.total / _GIB:.1f} GiB free at {place}"
         if usage.free < _GIB // 10:
             yield error(
                 "machine",
                 "disk",
-                said,
+                text,
                 "The next batch or ZooKeeper's next write fails. Nothing is lost: no table has a "
                 "half-written file.",
                 "Free some space (VACUUM old versions of tables), then run the topology again.",
             )
         elif usage.free < _GIB:
             yield warning(
-                "machine", "disk", said, "A full disk stops the topology.", "Free some space soon."
+                "machine", "disk", text, "A full disk stops the topology.", "Free some space soon."
             )
         else:
-            yield ok("machine", "disk", said)
+            yield ok("machine", "disk", text)

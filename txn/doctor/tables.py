@@ -1,7 +1,7 @@
-"""Tables and their storage as `txn doctor` sees them.
+"""The checks of tables and their storage.
 
 `txn run` refuses a table that the publisher cannot honour before anything runs. These checks find
-it without Spark, together with problems that only hurt later.
+such a table without Spark, and also problems that only hurt later.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def check_table(
     config: TopologyConfig,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Owner, features, retention and checkpoints of one table.
+    """Check owner, features, retention and checkpoints of one table.
 
     Args:
         table: a local path or a URI.
-        topology: whose it is to be; None: anybody's.
+        topology: the topology that must own it; None: any.
         options: its committer's `storage_options`.
     """
     from txn.delta.loading import find
@@ -65,7 +65,7 @@ def check_table(
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """A warning if another writer may overwrite a version of the table's log."""
+    """Warn if another writer may overwrite a version of the table's log."""
     if is_on_s3(table):
         yield warning(
             f"table {table}",
@@ -84,33 +84,33 @@ def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Fi
     kind = f"{properties.get('txn.kind', '?')}, {properties.get('txn.semantics', '?')}"
     if owner is not None and topology in (None, owner):
         return ok(area, "owner", f"topology '{owner}' ({kind})")
-    found = f"belongs to topology '{owner}'" if owner else "no topology has made it"
+    text = f"belongs to topology '{owner}'" if owner else "no topology has made it"
     if topology is None:
-        return note(area, "owner", found)
+        return note(area, "owner", text)
     return error(
         area,
         "owner",
-        found,
+        text,
         f"`txn run` refuses it for topology '{topology}'.",
         "Give the committer a path of its own.",
     )
 
 
 def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
-    now = TableDefinition.of(delta)
+    definition = TableDefinition.of(delta)
     refused = refused_features(
-        now,
+        definition,
         kind=properties.get("txn.kind"),
         opaque=properties.get("txn.semantics") == "opaque",
     )
-    said = f"reader version {now.min_reader}, writer {now.min_writer}"
-    said += f" ({', '.join(sorted(now.features))})" if now.features else ""
+    text = f"reader version {definition.min_reader}, writer {definition.min_writer}"
+    text += f" ({', '.join(sorted(definition.features))})" if definition.features else ""
     if not refused:
-        return ok(area, "features", said)
+        return ok(area, "features", text)
     return error(
         area,
         "features",
-        f"{', '.join(refused)}; {said}",
+        f"{', '.join(refused)}; {text}",
         "The publisher writes the log itself and cannot honour that: `txn run` refuses the table.",
         "ALTER TABLE ... DROP FEATURE, or unset the property; or give the committer another path.",
     )
@@ -121,13 +121,13 @@ def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
     seconds = duration_secs(stated)
     if seconds is None:
         return note(area, "log retention", f"{stated!r}: cannot be understood")
-    said = f"{seconds / _DAY:g} days"
+    text = f"{seconds / _DAY:g} days"
     if seconds >= _LEAST_LOG_RETENTION:
-        return ok(area, "log retention", said)
+        return ok(area, "log retention", text)
     return warning(
         area,
         "log retention",
-        said,
+        text,
         "Commit files older than that are cleaned out of the log. `txn history` no longer shows "
         "their txids, and `txn recover` fails if it needs them after a long downtime.",
         f"Set {LOG_RETENTION} to longer than a topology may ever be down.",
@@ -140,13 +140,13 @@ def _file_retention(area: str, properties: Mapping[str, str], config: TopologyCo
     if seconds is None:
         return note(area, "file retention", f"{stated!r}: cannot be understood")
     longest = config.message_timeout_secs * config.max_batch_attempts
-    said = f"{seconds / _DAY:g} days"
+    text = f"{seconds / _DAY:g} days"
     if seconds > max(longest, 3600.0):
-        return ok(area, "file retention", said)
+        return ok(area, "file retention", text)
     return warning(
         area,
         "file retention",
-        f"{said}, and a batch may take {longest / 60:g} min with all of its attempts",
+        f"{text}, and a batch may take {longest / 60:g} min with all of its attempts",
         "VACUUM may delete staged files that are not published yet: the batch fails and is "
         "replayed. Readers of an older version may lose theirs.",
         f"Set {FILE_RETENTION} to a day or more.",
@@ -157,13 +157,13 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
     every = properties.get("delta.checkpointInterval", "100")
     interval = int(every) if every.isdecimal() and len(every) < 10 else 100
     behind = delta.version() - (last if last is not None else 0)
-    said = f"every {interval} versions; {behind} versions since the last one"
+    text = f"every {interval} versions; {behind} versions since the last one"
     if behind <= 10 * max(interval, 1):
-        return ok(area, "checkpoints", said)
+        return ok(area, "checkpoints", text)
     return warning(
         area,
         "checkpoints",
-        said,
+        text,
         "Every start of a topology and every new reader reads all commits since then.",
         "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
     )
@@ -173,9 +173,9 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Whether storage refuses one of two writers of a version: a race on our own table.
+    """Check that storage refuses one of two writers of a version: a race on a table of the doctor.
 
-    The table is made in `folder`, or in the first folder above it that there is, and deleted.
+    The table is made in `folder`, or in the first existing folder above it, and deleted.
 
     Args:
         options: `storage_options` of a committer whose table is there.
@@ -186,11 +186,11 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
     area = f"storage {folder}"
     where = str(_existing(Path(local_path(folder) or ""))) if is_local(folder) else folder
     storage = Storage(f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}", options)
-    table, own = storage.uri, storage.options
+    table, table_options = storage.uri, storage.options
     try:
-        DeltaTable.create(table, _schema(), mode="error", storage_options=own)
+        DeltaTable.create(table, _schema(), mode="error", storage_options=table_options)
         races = [_race(storage, version) for version in range(1, _ROUNDS + 1)]
-        yield _judged(area, races, DeltaTable(table, storage_options=own).version())
+        yield _judged(area, races, DeltaTable(table, storage_options=table_options).version())
     except Exception as failure:  # noqa: BLE001 - whatever the storage's library raises
         yield error(
             area,
@@ -212,7 +212,7 @@ def _schema() -> Any:
 
 
 def _race(storage: Storage, version: int) -> list[str]:
-    """Let several writers race for one version. Returns "won" or what else each was told."""
+    """Let several writers race for one version. Returns "won" or the refusal of each."""
     start = threading.Barrier(_WRITERS)
     ended: list[str] = []
 
@@ -250,11 +250,11 @@ def _judged(area: str, rounds: list[list[str]], version: int) -> Finding:
             "exactly-once does not hold on this storage.",
             "On S3 use a store with conditional writes; else choose another storage.",
         )
-    told = next(what for ended in rounds for what in ended if what != "won")
+    refusal = next(what for ended in rounds for what in ended if what != "won")
     return error(
         area,
         "put-if-absent",
-        f"no writer succeeded: {told}",
+        f"no writer succeeded: {refusal}",
         "No batch can be committed.",
         "Check permissions and free space of the storage.",
     )

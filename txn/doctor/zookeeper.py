@@ -1,4 +1,4 @@
-"""ZooKeeper as `txn doctor` sees it: whose the nodes are, how fast it writes, who leads whom."""
+"""The checks of ZooKeeper: owners of nodes, latency of writes, state of the ensemble."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def check_zookeeper(
     writes: bool = True,
     wall: Callable[[], float] = time.time,
 ) -> Iterator[Finding]:
-    """Every finding about one ZooKeeper.
+    """Check one ZooKeeper.
 
     Args:
-        area: how findings name it.
+        area: its name in findings.
         hosts: connect string.
-        folder: of an embedded server; None: an ensemble.
-        topology: whose nodes are looked at; None: of none.
-        writes: whether its latency is measured, by writes to a node that ends with the session.
+        folder: the folder of an embedded server; None: an ensemble.
+        topology: the topology whose nodes are checked; None: no nodes.
+        writes: True to measure latency, with writes to a node that ends with the session.
 
     Raises:
         TxnError: it cannot be reached, or refuses the credentials.
@@ -68,13 +68,13 @@ def check_zookeeper(
 
 def _session(area: str, connection: Connection, config: TopologyConfig) -> Finding:
     asked, granted = config.zookeeper_timeout_secs, connection.session_timeout_secs
-    said = f"{granted:g} s, as asked" if granted == asked else f"{granted:g} s instead of {asked:g}"
+    text = f"{granted:g} s, as asked" if granted == asked else f"{granted:g} s instead of {asked:g}"
     if granted == asked:
-        return ok(area, "session timeout", said)
+        return ok(area, "session timeout", text)
     return warning(
         area,
         "session timeout",
-        said,
+        text,
         "A leader that dies on another machine blocks its successor for that long, and a leader "
         "that does not answer for that long is replaced. The server's limits are 2 and 20 times "
         "its tickTime unless minSessionTimeout and maxSessionTimeout set others.",
@@ -104,7 +104,7 @@ def _latency(
     config: TopologyConfig,
     wall: Callable[[], float],
 ) -> Iterator[Finding]:
-    """Versioned writes to a node of our own, which ends with the session if not before."""
+    """Measure versioned writes to a node of the doctor that ends with its session."""
     deadline = time.monotonic() + config.zookeeper_timeout_secs
     path = f"{_place(connection, deadline)}/txn-doctor-{secrets.token_hex(8)}"
     took: list[float] = []
@@ -123,14 +123,14 @@ def _latency(
         return
     took.sort()
     p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
-    said = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms of {_WRITES} versioned writes"
+    text = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms of {_WRITES} versioned writes"
     if p50 <= _SLOW_MS:
-        yield ok(area, "latency", said)
+        yield ok(area, "latency", text)
     else:
         yield warning(
             area,
             "latency",
-            said,
+            text,
             "A batch waits for two such writes, and for one per table.",
             "Put its transaction log (dataLogDir) on a disk of its own; look at the network.",
         )
@@ -138,7 +138,7 @@ def _latency(
 
 
 def _place(connection: Connection, deadline: float) -> str:
-    """The lowest of the nodes that a topology lies below."""
+    """Return the lowest existing parent of topologies' nodes."""
     for path in (connection.chroot + BASE, connection.chroot):
         if path and connection.get(path, deadline) is not None:
             return path
@@ -146,13 +146,13 @@ def _place(connection: Connection, deadline: float) -> str:
 
 
 def _clock(area: str, skew: float) -> Finding:
-    said = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+    text = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
     if abs(skew) <= _SKEW_SECS:
-        return ok(area, "clock", said)
+        return ok(area, "clock", text)
     return warning(
         area,
         "clock",
-        said,
+        text,
         "No decision depends on a clock, but times in logs and `txn history` cannot be compared.",
         "Synchronize both machines with one source of time (NTP).",
     )
@@ -183,9 +183,9 @@ def _nodes(
 def _acls(
     area: str, connection: Connection, root: str, config: TopologyConfig, deadline: float
 ) -> Finding:
-    """Return whether some node of the topology can be read or changed without a credential."""
+    """Check if some node of the topology can be read or changed without a credential."""
     changed_by_all, read_by_all, count = [], 0, 0
-    # The parent too: who may delete there could take the place of a topology that is to come.
+    # The parent too: a client that may delete there could replace a future topology.
     for path in (root.rpartition("/")[0], *_walk(connection, root, deadline)):
         acl = connection.acl(path, deadline) or []
         count += 1
@@ -220,7 +220,7 @@ def _walk(connection: Connection, path: str, deadline: float) -> Iterator[str]:
 def _quorum(
     area: str, servers: str, folder: Path | None, config: TopologyConfig
 ) -> Iterator[Finding]:
-    """Findings from each server's answer to `mntr`, where that is allowed."""
+    """Check each server's answer to `mntr`, where that is allowed."""
     if folder is not None:
         yield note(
             area,
@@ -235,7 +235,7 @@ def _quorum(
     lagging = ""
     for server in servers.split(","):
         try:
-            said = _ask(server, config)
+            answer = _ask(server, config)
         except OSError as failure:
             roles[server] = "away"
             yield error(
@@ -246,13 +246,13 @@ def _quorum(
                 "Start it, or correct it.",
             )
             continue
-        roles[server] = said.get("zk_server_state", "unknown")
-        followers, synced = said.get("zk_learners"), said.get("zk_synced_followers")
+        roles[server] = answer.get("zk_server_state", "unknown")
+        followers, synced = answer.get("zk_learners"), answer.get("zk_synced_followers")
         if followers and synced and float(synced) < float(followers):
             lagging = f"{float(followers) - float(synced):g} of its followers lag behind"
-    told = ", ".join(f"{server} {role}" for server, role in roles.items())
-    known = [role for role in roles.values() if role != "unknown"]
-    if not known:
+    summary = ", ".join(f"{server} {role}" for server, role in roles.items())
+    states = [role for role in roles.values() if role != "unknown"]
+    if not states:
         yield note(
             area,
             "quorum",
@@ -260,11 +260,11 @@ def _quorum(
             "",
             "To check it, set 4lw.commands.whitelist=mntr in zoo.cfg.",
         )
-    elif "standalone" in known:
+    elif "standalone" in states:
         yield warning(
             area,
             "quorum",
-            told,
+            summary,
             "One server: while it is down, no batch starts or commits.",
             "For production use an ensemble of three servers or five.",
         )
@@ -272,24 +272,24 @@ def _quorum(
         yield warning(
             area,
             "quorum",
-            f"{told}; {lagging}",
+            f"{summary}; {lagging}",
             "Losing one more server would stop the ensemble.",
             "Wait until its followers are in sync.",
         )
-    elif "leader" not in known and len(known) == len(roles):
+    elif "leader" not in states and len(states) == len(roles):
         yield warning(
             area,
             "quorum",
-            told,
+            summary,
             "None of the named servers leads.",
             "Name all servers of the ensemble in the connect string.",
         )
     else:
-        yield ok(area, "quorum", told)
+        yield ok(area, "quorum", summary)
 
 
 def _ask(server: str, config: TopologyConfig) -> dict[str, str]:
-    """The answer to `mntr`: name -> value. Empty where it is not to be asked.
+    """Return the answer to `mntr`: name -> value. Empty if the server does not allow it.
 
     Raises:
         OSError: no connection.

@@ -1,4 +1,4 @@
-"""The rows that rules have set aside, read out of their table. Nothing is written."""
+"""Read the rows that rules have set aside from their table. Nothing is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "has_bad_rows", "r
 
 @dataclass(frozen=True)
 class RuleRows:
-    """What one rule of a stream has set aside."""
+    """The rows that one rule of a stream has set aside, counted."""
 
     stream: str
     rule: str
@@ -30,12 +30,12 @@ class RuleRows:
     first_txid: int
     last_txid: int
     replayed_up_to: int | None = None
-    """The last txid of those that were replayed; None: none were, or that is not known."""
+    """The last txid whose rows were replayed; None: none were, or it is unknown."""
     still_open: int | None = None
-    """The rows that no replay stands for; None: that is not known."""
+    """The rows that no replay covers; None: unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -51,18 +51,18 @@ class BadRow:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
 class BadRows:
-    """The rows of one table of bad rows, as it is now.
+    """The current rows of one table of bad rows.
 
     Args:
         table: the committer's name.
         data: the table's rows.
-        committed: the newest committed txid: later rows may still be taken back, and are not
-            shown. None: it is not known, and all rows are shown.
+        committed: the newest committed txid. Later rows may still be taken back and are not
+            shown. None: unknown; all rows are shown.
     """
 
     def __init__(self, table: str, data: Dataset, committed: int | None) -> None:
@@ -71,27 +71,27 @@ class BadRows:
         self._committed = committed
 
     def logged(self, topology: str, txids: Iterable[int], log: TableLog) -> dict[int, Member]:
-        """Txid -> what the log still knows of it."""
-        wanted = {*txids}
-        found: dict[int, Member] = {}
+        """Return txid -> its entry in the log, for the txids that the log still has."""
+        asked = {*txids}
+        members: dict[int, Member] = {}
         for entry in log.publications():
             # The newest publication of a txid counts: it took back what was there before.
-            if entry.publication.topology != topology or not wanted - found.keys():
+            if entry.publication.topology != topology or not asked - members.keys():
                 continue
             for member in entry.publication.txids:
-                if member.txid in wanted:
-                    found.setdefault(member.txid, member)
-        return found
+                if member.txid in asked:
+                    members.setdefault(member.txid, member)
+        return members
 
     def by_rule(self, replays: Iterable[RowReplayRecord] | None = None) -> list[RuleRows]:
-        """How many rows each rule has set aside, by stream and rule.
+        """Count the rows that each rule has set aside, by stream and rule.
 
         Args:
-            replays: those of the topology; None: they are not known.
+            replays: the topology's replays; None: unknown.
         """
-        found = self._read(["stream", "rule", TXID])
+        stored = self._read(["stream", "rule", TXID])
         keys = ["stream", "rule", TXID]
-        counted = found.group_by(keys).aggregate([([], "count_all")]).to_pylist()
+        counted = stored.group_by(keys).aggregate([([], "count_all")]).to_pylist()
         by_rule: dict[tuple[str, str], dict[int, int]] = {}
         for one in counted:
             by_rule.setdefault((one["stream"], one["rule"]), {})[one[TXID]] = one["count_all"]
@@ -117,43 +117,43 @@ class BadRows:
         txid: int | None = None,
         up_to: int | None = None,
     ) -> list[BadRow]:
-        """The rows of the newest txids.
+        """Return the rows of the newest txids.
 
         Args:
-            limit: at most so many rows; None: all.
+            limit: the most rows to return; None: all.
             stream: only rows of this stream; `rule` and `txid` filter the same way.
             up_to: only of txids up to this one.
         """
         import pyarrow.compute as pc
 
-        wanted = {"stream": stream, "rule": rule, TXID: txid}
-        only = {name: value for name, value in wanted.items() if value is not None}
+        conditions = {"stream": stream, "rule": rule, TXID: txid}
+        only = {name: value for name, value in conditions.items() if value is not None}
         keys = [(TXID, "descending"), *((name, "ascending") for name in BAD_ROW_COLUMNS)]
         columns = [TXID, *BAD_ROW_COLUMNS]
         if limit is None:
-            found = self._read(columns, only, 0, up_to).sort_by(keys)
+            rows = self._read(columns, only, 0, up_to).sort_by(keys)
         else:
             # First the txids alone: the rows of older ones are not read at all.
             txids = self._read([TXID], only, 0, up_to)
             best = pc.select_k_unstable(txids, limit, keys[:1])
             lowest = pc.min(txids[TXID].take(best)).as_py() or 0
-            found = self._first(columns, self._wanted(only, lowest, up_to), limit, keys)
-        return [BadRow(**row) for row in _readable(found).to_pylist()]
+            rows = self._first(columns, self._condition(only, lowest, up_to), limit, keys)
+        return [BadRow(**row) for row in _readable(rows).to_pylist()]
 
-    def _first(self, columns: list[str], wanted: Any, limit: int, keys: list[Any]) -> Any:
-        """The first rows in an order. One txid may have set aside more than memory holds."""
+    def _first(self, columns: list[str], condition: Any, limit: int, keys: list[Any]) -> Any:
+        """Return the first rows in an order; one txid's bad rows may not fit in memory."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         def read() -> Any:
             batches = self._data.scanner(
-                columns, wanted, batch_size=4096, batch_readahead=1, fragment_readahead=1
+                columns, condition, batch_size=4096, batch_readahead=1, fragment_readahead=1
             )
-            found = batches.projected_schema.empty_table()
+            first = batches.projected_schema.empty_table()
             for batch in batches.to_batches():
-                both = pa.concat_tables([found, pa.table(batch)])
-                found = both.take(pc.select_k_unstable(both, limit, keys))
-            return found
+                both = pa.concat_tables([first, pa.table(batch)])
+                first = both.take(pc.select_k_unstable(both, limit, keys))
+            return first
 
         return retried(read, f"read the rows of table {self.table}")
 
@@ -164,20 +164,20 @@ class BadRows:
         lowest: int = 0,
         highest: int | None = None,
     ) -> Any:
-        wanted = self._wanted(only or {}, lowest, highest)
+        condition = self._condition(only or {}, lowest, highest)
         what = f"read the rows of table {self.table}"
-        return retried(lambda: self._data.to_table(columns=columns, filter=wanted), what)
+        return retried(lambda: self._data.to_table(columns=columns, filter=condition), what)
 
-    def _wanted(self, only: Mapping[str, Any], lowest: int, highest: int | None) -> Any:
+    def _condition(self, only: Mapping[str, Any], lowest: int, highest: int | None) -> Any:
         from pyarrow import dataset
 
-        wanted = dataset.field(TXID) >= lowest
+        condition = dataset.field(TXID) >= lowest
         for limit in (self._committed, highest):
             if limit is not None:
-                wanted &= dataset.field(TXID) <= limit
+                condition &= dataset.field(TXID) <= limit
         for name, value in only.items():
-            wanted &= dataset.field(name) == value
-        return wanted
+            condition &= dataset.field(name) == value
+        return condition
 
 
 def bad_rows_among(
@@ -185,36 +185,36 @@ def bad_rows_among(
     options: Mapping[str, Mapping[str, str]] | None = None,
     committed: int | None = None,
 ) -> BadRows | None:
-    """The table of bad rows among a topology's tables, told by its columns; None: there is none.
+    """Find the table of bad rows among a topology's tables by its columns; None: no table is one.
 
     Raises:
-        UserError: a table is not there.
+        UserError: a table does not exist.
     """
     from txn.operations.table_logs import opened_table
 
     for table in tables:
-        found = opened_table(table, (options or {}).get(table))
-        if has_bad_rows(field.name for field in found.schema().fields):
-            return BadRows(table, found.to_pyarrow_dataset(), committed)
+        opened = opened_table(table, (options or {}).get(table))
+        if has_bad_rows(field.name for field in opened.schema().fields):
+            return BadRows(table, opened.to_pyarrow_dataset(), committed)
     return None
 
 
 def has_bad_rows(columns: Iterable[str]) -> bool:
-    """Whether a table with these columns is one of bad rows."""
+    """Return True if a table with these columns holds bad rows."""
     return {*columns} == {TXID, *BAD_ROW_COLUMNS}
 
 
 def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], int]:
-    """(stream, rule) -> the last txid whose rows were replayed."""
+    """Return (stream, rule) -> the last txid whose rows were replayed."""
     return {
         (replay.stream, rule): txid
-        for replay in sorted(replays, key=lambda each: each.number)
+        for replay in sorted(replays, key=lambda replay: replay.number)
         for rule, txid in replay.rules.items()
     }
 
 
 def _readable(rows: Any) -> Any:
-    """The rows with each text as UTF-8: a writer may have stored other bytes as a string."""
+    """Return the rows with every text as UTF-8: a writer may have stored other bytes."""
     import pyarrow as pa
 
     for number, field in enumerate(rows.schema):

@@ -1,4 +1,4 @@
-"""What the number of an error means: the entries of `txn/errors.md`, a copy of docs/errors.md."""
+"""Explain the number of an error: the entries of `txn/errors.md`, a copy of docs/errors.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Explanation(NamedTuple):
 
 @cache
 def explanations() -> dict[str, Explanation]:
-    """Every number with its entry, in order."""
+    """Return every number with its entry, in order."""
     page = files("txn").joinpath("errors.md").read_text("utf-8")
     entries = (
         Explanation(number, title, " ".join(cause.split()), " ".join(remedy.split()))
@@ -37,16 +37,16 @@ def explanations() -> dict[str, Explanation]:
 
 
 def explanation(number: str) -> Explanation:
-    """The entry of a number, written `TXN-101`, `txn-101`, `[TXN-101]` or `101`.
+    """Return the entry of a number, written `TXN-101`, `txn-101`, `[TXN-101]` or `101`.
 
     Raises:
-        UserError: there is no such number.
+        UserError: no error has this number.
     """
     digits = _NUMBER.fullmatch(number.strip())
-    found = explanations().get(f"TXN-{digits[1]}") if digits else None
-    if found is None:
+    entry = explanations().get(f"TXN-{digits[1]}") if digits else None
+    if entry is None:
         raise UserError(
             f"There is no error '{number}'. Numbers look like TXN-101 and stand behind the "
             "message of an error; `txn explain` without one lists them all."
         )
-    return found
+    return entry

@@ -1,6 +1,6 @@
-"""The history of a topology, from the logs of its tables.
+"""The history of a topology, read from its tables' logs.
 
-Every publication stands in one version of each table (`txn.delta.log`). Nothing is written.
+Every publication is one version of each table (`txn.delta.log`). Nothing is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One txid, as all tables together have it."""
+    """One txid, merged from all tables."""
 
     txid: int
     attempt_id: int
@@ -43,30 +43,30 @@ class HistoryEntry:
     violations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
     timestamp_ms: int = 0
-    """When the last of the tables was appended to, milliseconds since 1970."""
+    """Time of the last append to any of the tables, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     """station -> milliseconds since the station before it, up to the commit turn, of the attempt
     that was published."""
     quarantined: str | None = None
-    """The error for which it was committed empty; None: it was not."""
+    """The error for which it was committed empty; None: it was not quarantined."""
     replay_of: int | None = None
-    """The quarantined txid that it replays, or gives up."""
+    """The quarantined txid that it replays or gives up."""
     lost: Mapping[str, Any] = field(default_factory=dict)
-    """What the txid was to read that it gives up, as far back as the logs tell."""
+    """Metadata of the given-up txid's input, as far back as the logs go."""
 
     @property
     def gives_up(self) -> bool:
-        """Whether it gives up a quarantined txid: it reads nothing in its place."""
+        """True if it gives up a quarantined txid: it reads nothing in its place."""
         return bool(self.replay_of) and all(read is None for read in self.read.values())
 
     def facts(self) -> TxidFacts:
-        """What a chart shows; the commit turn's end is when the last table held it."""
+        """Return the facts for a chart; its commit turn ends when the last table holds it."""
         seconds = {mark: ms / 1000 for mark, ms in self.timings_ms.items()}
         ended, rows = self.timestamp_ms / 1000, sum(self.rows.values())
         return TxidFacts(self.txid, ended, seconds, rows, self.quarantined is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able object with everything in it."""
+        """Return all fields as a JSON object."""
         return {
             "txid": self.txid,
             "attempt": self.attempt_id,
@@ -93,16 +93,16 @@ def history(
     limit: int | None = None,
     options: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[HistoryEntry]:
-    """The newest txids of a topology, newest first, put together from its tables' logs.
+    """Merge a topology's newest txids from its tables' logs, newest first.
 
     Args:
-        committed: ZooKeeper's committed txid; later ones are marked as not committed. None: not
-            known; then it is what all tables hold.
-        limit: at most so many txids.
+        committed: ZooKeeper's committed txid; later ones are marked as not committed. None:
+            unknown; a txid then counts as committed if all tables hold it.
+        limit: the most txids to return; None: all.
         options: table -> its committer's `storage_options`.
 
     Raises:
-        UserError: a table is not there.
+        UserError: a table does not exist.
         RecoveryRefusedError: a publication of an unknown format.
     """
     logs = {table: table_log(table, (options or {}).get(table)) for table in tables}
@@ -115,14 +115,14 @@ def history_of(
     committed: int | None = None,
     limit: int | None = None,
 ) -> list[HistoryEntry]:
-    """`history`, out of logs that are open: table -> its log."""
+    """Do as `history`, with open logs: table -> its log."""
     by_txid: dict[int, dict[str, TablePublication]] = {}
     for table, log in logs.items():
         above: int | None = None
         for entry in _newest(log, topology, limit):
             first, last = entry.publication.first_txid, entry.publication.last_txid
-            # A replay publishes txids again, and takes back whatever came with them; the newest
-            # version is the one that counts.
+            # A replay publishes txids again and takes back all that came with them: the newest
+            # version counts.
             for txid in range(first, last + 1 if above is None else min(last + 1, above)):
                 by_txid.setdefault(txid, {})[table] = entry
             above = first if above is None else min(above, first)
@@ -137,23 +137,23 @@ def history_of(
 
 
 def _newest(log: TableLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
-    found = (e for e in log.publications() if e.publication.topology == topology)
-    first = next(found, None)
+    publications = (entry for entry in log.publications() if entry.publication.topology == topology)
+    first = next(publications, None)
     if first is None:
         return
     yield first
     # One txid more than asked for: the tables may differ by one in the newest.
     lowest = 0 if limit is None else first.publication.last_txid - limit
-    yield from takewhile(lambda entry: entry.publication.last_txid >= lowest, found)
+    yield from takewhile(lambda entry: entry.publication.last_txid >= lowest, publications)
 
 
-def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> HistoryEntry:
+def _entry(txid: int, entries: Mapping[str, TablePublication], committed: int) -> HistoryEntry:
     parts = {
         table: next(m for m in entry.publication.txids if m.txid == txid)
-        for table, entry in found.items()
+        for table, entry in entries.items()
     }
-    table = max(found, key=lambda t: (found[t].publication.epoch, parts[t].attempt_id))
-    publication = found[table].publication
+    table = max(entries, key=lambda t: (entries[t].publication.epoch, parts[t].attempt_id))
+    publication = entries[table].publication
     return HistoryEntry(
         txid=txid,
         attempt_id=parts[table].attempt_id,
@@ -161,9 +161,9 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         committed=txid <= committed,
         read=parts[table].read,
         rows={table: part.rows for table, part in parts.items()},
-        tables={table: entry.version for table, entry in found.items()},
+        tables={table: entry.version for table, entry in entries.items()},
         violations=merged_violations(part.violations for part in parts.values()),
-        timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
+        timestamp_ms=max(entry.timestamp_ms for entry in entries.values()),
         timings_ms=publication.timings_ms,
         quarantined=publication.quarantined,
         replay_of=publication.replay_of,
@@ -171,13 +171,13 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
 
 
 def _read_by(txid: int | None, topology: str, logs: Mapping[str, TableLog]) -> Mapping[str, Any]:
-    """What a quarantined txid was to read; it is in no group."""
+    """Return the metadata of a quarantined txid's input. Such a txid is in no group."""
     for log in logs.values():
-        found = (entry.publication for entry in log.publications())
-        own = (
-            each for each in found if each.topology == topology and each.last_txid <= (txid or 0)
+        publications = (entry.publication for entry in log.publications())
+        earlier = (
+            one for one in publications if one.topology == topology and one.last_txid <= (txid or 0)
         )
-        newest = next(own, None)
+        newest = next(earlier, None)
         if newest is not None and newest.last_txid == txid:
             return newest.read
     return {}

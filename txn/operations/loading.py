@@ -1,4 +1,4 @@
-"""Finding the topology that a command line names: "FILE.py:NAME" or "package.module:NAME"."""
+"""Find the topology that a command line names: "FILE.py:NAME" or "package.module:NAME"."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class LoadError(UserError):
 
 
 def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
-    """A topology by its own name, or by FILE.py:TOPOLOGY (no name has a colon).
+    """Find a topology by its own name, or by FILE.py:TOPOLOGY (no name has a colon).
 
-    A file alone is refused, as `load_topology` does, with the topologies that it has.
+    Refuses a file alone, as `load_topology` does, and lists its topologies.
 
     Returns:
         Its name, the config that holds ZooKeeper's credentials, and the topology if it was loaded.
@@ -62,13 +62,13 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     Args:
         target: "FILE.py:NAME" or "package.module:NAME"; NAME is a Topology, or a function without
             arguments that returns one.
-        settings: "NAME=VALUE" of each setting that is to have another value
+        settings: "NAME=VALUE" for each setting to override
             (`txn.config.settings`).
 
     Raises:
         TargetError: no such file, module or name, not a topology, or not such a setting.
         LoadError: the file raised something; it is the cause.
-        TxnError: what the file itself raised of the project's errors, as it was raised.
+        TxnError: an error of this project that the file itself raised, unchanged.
     """
     place, colon, name = target.rpartition(":")
     if not colon:
@@ -123,7 +123,7 @@ def _search_first(folder: Path) -> None:
 
 
 def _leave_working_folder() -> None:
-    """Take out the entry that `python -m txn` begins with, unless `txn` itself comes from there."""
+    """Remove the entry that `python -m txn` puts first, unless `txn` itself comes from there."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != "txn.__main__" or sys.path[:1] != [str(Path.cwd())]:
         return
@@ -141,12 +141,12 @@ def _is_there(place: str) -> bool:
 class _AsItIs(SourceFileLoader):
     """Compiles a file anew, as Python does with a script.
 
-    What is compiled beside it is told from an older text by second and size alone: a correction
-    within the second would go unseen.
+    Python compares a compiled file with its source by second and size alone: it would miss a
+    correction within the same second.
     """
 
     def path_stats(self, path: str) -> NoReturn:
-        """Nothing of this file is kept, or taken from what was kept."""
+        """Refuse: no compiled copy of this file is read or written."""
         raise OSError(path)
 
 
@@ -157,7 +157,7 @@ def _run_file(path: Path, target: str) -> ModuleType:
         )
     if path.suffix != ".py":
         raise TargetError(f"'{path}' is not a Python file: its name must end in .py.")
-    # Under a name of its own: `flights.py` must not shadow a package that is called flights.
+    # Its own name: `flights.py` must not shadow a package that is called flights.
     name = f"txn_topology_{path.stem}"
     loader = _AsItIs(name, str(path.absolute()))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -181,18 +181,18 @@ def _guarded(call: Any, where: str) -> Any:
 
 
 def _hidden(error: Exception) -> str:
-    """What stands in the way of our packages, if that may be why; else empty."""
+    """Name the files that hide our packages if that may be the cause; else empty."""
     if not isinstance(error, ImportError | AttributeError):
         return ""
-    return "".join(f"{hidden.advice(*each)}. " for each in hidden.hiding().items())
+    return "".join(f"{hidden.advice(name, place)}. " for name, place in hidden.hiding().items())
 
 
 def _line(error: BaseException) -> str:
-    """The user's last file and line, in brackets, unless the message says so itself."""
+    """Return the user's last file and line in brackets, unless the message has them."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or isinstance(error, SyntaxError):
         return ""
-    # The first is ours: it loads the file.
+    # The first frame is in this module: it loads the file.
     last = last_users_frame(frame.filename for frame in frames[1:])
     frame = frames[-1 if last is None else last + 1]
     return f" ({Path(frame.filename).name}, line {frame.lineno})"
@@ -209,6 +209,8 @@ def _topologies_of(module: ModuleType) -> str:
 
 
 def _returns_topology(function: FunctionType) -> bool:
-    """Whether its annotation says so; it is not called."""
-    said = function.__annotations__.get("return")
-    return said is Topology or (isinstance(said, str) and said.rpartition(".")[2] == "Topology")
+    """Return True if its annotation names Topology; it is not called."""
+    annotation = function.__annotations__.get("return")
+    return annotation is Topology or (
+        isinstance(annotation, str) and annotation.rpartition(".")[2] == "Topology"
+    )

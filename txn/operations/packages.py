@@ -1,4 +1,4 @@
-"""What a Spark session needs for a topology: the packages of its sources, and S3's client."""
+"""Name the packages that a topology's Spark session needs: its sources', and S3's client."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NAMED_IN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
-    """The Maven packages that a session needs beside Delta's (`delta_session(packages=)`).
+    """Return the Maven packages that a session needs beside Delta's (`delta_session(packages=)`).
 
-    Spark's client of S3 is one if a table or a source lies there, and if neither Spark nor the
-    user's settings have one: two of them on a class path do not get on.
+    Adds Spark's S3 client if a table or a source is on S3 and neither Spark nor the user's
+    settings bring one: two clients on one class path conflict.
 
     Args:
         conf: the session's settings, as given to `delta_session`.
@@ -34,10 +34,10 @@ def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
     Raises:
         SetupError: as `submitted`.
     """
-    found = {package for source in topology.sources for package in source.spout.packages}
+    packages = {package for source in topology.sources for package in source.spout.packages}
     if _lies_on_s3(topology) and not _has_client(conf):
-        found.update(S3A_PACKAGES)
-    return sorted(found)
+        packages.update(S3A_PACKAGES)
+    return sorted(packages)
 
 
 def _lies_on_s3(topology: Topology) -> bool:
@@ -48,4 +48,4 @@ def _lies_on_s3(topology: Topology) -> bool:
 def _has_client(conf: Mapping[str, str]) -> bool:
     settings = {**submitted(), **conf}
     named = [settings.get(key, "") for key in _NAMED_IN]
-    return any(_CLIENT.search(each) for each in [*named, *(jar.name for jar in shipped_jars())])
+    return any(_CLIENT.search(text) for text in [*named, *(jar.name for jar in shipped_jars())])

@@ -58,7 +58,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One committer, and what its rows are worth."""
+    """One committer, and the guarantee of its rows."""
 
     name: str
     committer: str
@@ -72,7 +72,7 @@ class TablePlan:
     phase: str
     """Phase in which its rows are staged."""
     columns: tuple[str, ...]
-    """Columns that it needs by name; empty: it takes what comes."""
+    """Columns that it needs by name; empty: it takes any."""
     guarantee: str
     """"exactly once", "at least once" or "none"."""
     why: str
@@ -81,13 +81,13 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class SettingPlan:
-    """One setting of the topology that the program or somebody outside of it has given."""
+    """One setting that the program, the environment or the command line has given."""
 
     name: str
     value: str
     """As Python writes it; a secret as asterisks."""
     place: str
-    """Where it stands."""
+    """The place that gives it."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class TopologyPlan:
     tables: tuple[TablePlan, ...]
     settings: tuple[SettingPlan, ...]
     notes: tuple[str, ...] = ()
-    """What a reader of the program may not expect, a sentence or two each."""
+    """Surprises for a reader of the program, a sentence or two each."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -111,7 +111,7 @@ def plan_topology(topology: Topology) -> TopologyPlan:
     """Describe a topology. Reads no source and opens no table.
 
     Raises:
-        TopologyError: it is one that `run` would refuse at once: a part of it leads nowhere.
+        TopologyError: `run` would refuse it at once, because a part of it leads nowhere.
     """
     topology.check_complete("caught_up")
     names = stage_ids(topology.sources, topology.sinks)
@@ -121,7 +121,7 @@ def plan_topology(topology: Topology) -> TopologyPlan:
             s.name,
             type(s.spout).__name__,
             s.spout.kind.value,
-            tuple(each.name for each in s.after),
+            tuple(earlier.name for earlier in s.after),
         )
         for s in topology.sources
     )
@@ -132,7 +132,7 @@ def plan_topology(topology: Topology) -> TopologyPlan:
 
 
 def _unseen(node: Node) -> str | None:
-    """What a query of a state that other streams of the topology fill does not see."""
+    """Describe what a state query misses because other streams of the topology fill the state."""
     if not isinstance(node, StateQuery) or node.sink is None:
         return None
     asking = list(node.sources_read())
@@ -195,7 +195,7 @@ def _aggregates(aggregates: Mapping[str, Aggregate]) -> str:
 
 
 def _function(function: Any) -> str:
-    """Name and place, without addresses, which would differ from process to process."""
+    """Return name and place, without addresses, which differ between processes."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
@@ -224,7 +224,7 @@ def _table(sink: Sink, names: Mapping[Node, str]) -> TablePlan:
 
 
 def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
-    """The guarantee of a pair that `Sink.check_pairing` accepts, and why.
+    """Return the guarantee of a pair that `Sink.check_pairing` accepts, and the reason.
 
     Source: the matrix of Storm's docs/Trident-state.md.
     """

@@ -1,12 +1,12 @@
-"""The spouts and committers that are installed, ours and other people's.
+"""Find the installed spouts and committers, the project's own and other people's.
 
 A plugin is an entry point of a distribution, in its pyproject.toml:
 
     [project.entry-points."txn.spouts"]
     sqlite_log = "sqlite_log:SqliteLogSpout"
 
-An entry point is a name in a list: nothing needs one to work, a program imports its spouts. It
-makes them known to `txn plugins`, which loads each one to say what it promises.
+An entry point is a name in a list. Nothing needs one to work: a program imports its spouts.
+`txn plugins` reads the list and loads each one to show its guarantee.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Plugin:
     kind: str | None = None
     """Value of a `SpoutKind` or `Semantics`, or "by argument"; None: it could not be loaded."""
     default: str | None = None
-    """Kind when the argument is left out; None: it must be given, or there is none."""
+    """Kind when the argument is left out; None: it is required, or there is no argument."""
     guarantee: str | None = None
     """In words; with "by argument", that of the default."""
     summary: str = ""
@@ -67,18 +67,18 @@ class Plugin:
     """Why it cannot be used, and what to do."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
 def find_plugins() -> list[Plugin]:
-    """Every installed plugin, spouts first, by name. A plugin that does not load has its error."""
-    found = [
+    """Return every installed plugin, spouts first, by name. One that cannot load has its error."""
+    plugins = [
         _described(group, entry)
         for group in (SPOUTS, COMMITTERS)
         for entry in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value))
     ]
-    return [_told_apart(plugin, found) for plugin in found]
+    return [_with_name_clash(plugin, plugins) for plugin in plugins]
 
 
 def _described(group: str, entry: metadata.EntryPoint) -> Plugin:
@@ -101,15 +101,15 @@ def _described(group: str, entry: metadata.EntryPoint) -> Plugin:
 
 
 def _promise(group: str, loaded: Any) -> tuple[str, str | None, str | None]:
-    """Kind, default of the kind, guarantee.
+    """Return kind, default of the kind, and guarantee.
 
     Raises:
-        TypeError: it is no plugin of this group.
+        TypeError: it is not a plugin of this group.
     """
     bases = (Spout,) if group == SPOUTS else (Committer, State)
     if not isinstance(loaded, type) or not issubclass(loaded, bases):
-        wanted = " or ".join(f"txn.interfaces.{base.__name__}" for base in bases)
-        raise TypeError(f"{loaded!r} is not a class that inherits from {wanted}")
+        allowed = " or ".join(f"txn.interfaces.{base.__name__}" for base in bases)
+        raise TypeError(f"{loaded!r} is not a class that inherits from {allowed}")
     attribute, kinds = ("kind", SpoutKind) if group == SPOUTS else ("semantics", Semantics)
     argument = inspect.signature(loaded).parameters.get(attribute)
     stated = getattr(loaded, attribute, None) if argument is None else argument.default
@@ -135,7 +135,7 @@ def _summary(loaded: Any) -> str:
 
 
 def _missing_extra(entry: metadata.EntryPoint, distribution: str) -> str | None:
-    """What to install for a plugin whose entry point names an extra: "module:Class [extra]"."""
+    """Name what to install if the entry point has an extra: "module:Class [extra]"."""
     for extra in entry.extras:
         needed = _requirements(entry.dist.requires or () if entry.dist else (), extra)
         absent = [name for name in needed if not _installed(name)]
@@ -145,7 +145,7 @@ def _missing_extra(entry: metadata.EntryPoint, distribution: str) -> str | None:
 
 
 def _requirements(requires: Iterable[str], extra: str) -> list[str]:
-    """Names of the distributions that an extra brings."""
+    """Return the names of the distributions that an extra installs."""
     names = []
     for line in requires:
         with contextlib.suppress(InvalidRequirement):  # other people's metadata
@@ -164,11 +164,13 @@ def _installed(distribution: str) -> bool:
     return True
 
 
-def _told_apart(plugin: Plugin, found: Iterable[Plugin]) -> Plugin:
-    """Name the others of the same name: whoever reads the list must not take one for another."""
-    same = [p for p in found if (p.group, p.name) == (plugin.group, plugin.name) and p != plugin]
+def _with_name_clash(plugin: Plugin, plugins: Iterable[Plugin]) -> Plugin:
+    """Add an error that lists the plugins of the same name, so that readers do not confuse them."""
+    same = [p for p in plugins if (p.group, p.name) == (plugin.group, plugin.name) and p != plugin]
     if not same or plugin.error is not None:
         return plugin
     others = ", ".join(f"{p.target} of {p.distribution} {p.version}" for p in same)
-    told = asdict(plugin) | {"error": f"another {plugin.group} plugin has the same name: {others}"}
-    return Plugin(**told)
+    fields = asdict(plugin) | {
+        "error": f"another {plugin.group} plugin has the same name: {others}"
+    }
+    return Plugin(**fields)

@@ -1,13 +1,13 @@
-"""A topology's progress as a file: what `txn export` writes and `txn import` reads.
+"""A topology's progress as a file: `txn export` writes it and `txn import` reads it.
 
     {"format": "txn-progress", "version": 4, "sha256": ..., "progress": {...}}
 
-A file of an earlier release is read as well: version 1 has no `columns` and says nothing of
-incarnations, both 1 and 2 know no replays of rows, and none before 4 has requests to drop.
+Files of earlier releases can be read: version 1 has neither `columns` nor incarnations, versions 1
+and 2 have no replays of rows, and none before 4 has requests to drop.
 
-`sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
-of the znodes: another checksum, version or field is refused, and so are records that do not fit
-each other. It holds what ZooKeeper holds, and no credentials.
+`sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as for
+znodes: another checksum, version or field is refused, and so are records that do not fit each
+other. The file holds the data of ZooKeeper, without credentials.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from txn.zookeeper.znodes import encode
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
 
 FILE_LIMIT = 256 * 1024 * 1024
-"""Most bytes of a file: a larger one is not ours and is not read."""
+"""Most bytes of a file: a larger one is not a progress file and is not read."""
 
 _FORMAT = "txn-progress"
 _VERSION = 4
 _IN_4: dict[str, Any] = {"drops_requested": []}
 _IN_3 = {**_IN_4, "row_replays": []}
 _LATER = {1: {**_IN_3, "columns": [], "incarnation": 0, "takes_over": []}, 2: _IN_3, 3: _IN_4}
-"""By version: the fields that it lacks, and what they then mean."""
+"""Version -> the fields that it lacks, with their defaults."""
 
 
 class ProgressFile(BaseModel):
-    """All of a topology's durable state, at one moment."""
+    """A topology's whole durable state at one moment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -53,25 +53,24 @@ class ProgressFile(BaseModel):
     exported_at: str
     """ISO 8601, UTC."""
     epoch: int = Field(ge=0)
-    """The newest epoch; whoever imports takes a higher one."""
+    """The newest epoch; an import takes a higher one."""
     committed: CommittedRecord
     batches: list[BatchRecord]
     """Open batches, contiguous from `committed.txid` + 1."""
     quarantine: list[QuarantineRecord]
     """By ascending txid."""
     replays_requested: list[int]
-    """Those of them that are wanted back."""
+    """The quarantined txids whose replay is requested."""
     drops_requested: list[int] = Field(default_factory=list)
-    """Those of them that are given up."""
+    """The quarantined txids that are given up."""
     columns: list[ColumnsRecord]
     """By ascending stream."""
     row_replays: list[RowReplayRecord] = Field(default_factory=list)
     """By ascending stream and number."""
     incarnation: int = Field(default=0, ge=0, lt=2**63)
-    """Which life of the topology it is; whoever imports begins another one, in its place. 0: not
-    known."""
+    """The incarnation of the topology; an import begins another one in its place. 0: unknown."""
     takes_over: list[int] = Field(default_factory=list)
-    """Those in whose place it was put."""
+    """The incarnations that it replaced."""
 
     @model_validator(mode="after")
     def _fits(self) -> ProgressFile:
@@ -90,7 +89,7 @@ class ProgressFile(BaseModel):
 
 
 def dump(progress: ProgressFile) -> str:
-    """The contents of the file."""
+    """Return the contents of the file."""
     body = progress.model_dump(mode="json")
     document = {
         "format": _FORMAT,
@@ -102,7 +101,7 @@ def dump(progress: ProgressFile) -> str:
 
 
 def write_file(progress: ProgressFile, path: Path) -> None:
-    """Write the file, whole or not at all; one that is there already is replaced.
+    """Write the file, whole or not at all; replaces an existing one.
 
     Raises:
         UserError: it cannot be written there.
@@ -130,9 +129,9 @@ def read_file(path: Path) -> ProgressFile:
     """Read and check a file.
 
     Raises:
-        UserError: there is no such file.
+        UserError: the file does not exist.
         NewerFormatError: a newer release wrote it.
-        ProgressUnreadableError: it is damaged, or no such file at all; says what is wrong.
+        ProgressUnreadableError: it is damaged or not a progress file; says what is wrong.
     """
     try:
         if path.stat().st_size > FILE_LIMIT:
@@ -186,8 +185,13 @@ def _validated(body: Any, path: Path) -> ProgressFile:
         what = f"has an invalid field {where}" if where else "does not fit together"
         raise _unreadable(path, f"{what}: {first['msg']}") from None
     try:
-        kept = (*progress.batches, *progress.quarantine, *progress.columns, *progress.row_replays)
-        for record in (progress.committed, *kept):
+        records = (
+            *progress.batches,
+            *progress.quarantine,
+            *progress.columns,
+            *progress.row_replays,
+        )
+        for record in (progress.committed, *records):
             encode(record, "record")
     except BatchError:
         raise _unreadable(path, "has a record that no topology could have kept") from None

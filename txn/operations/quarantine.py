@@ -30,12 +30,12 @@ class Quarantined:
     """The open txid that replays or drops it, or what is requested; None: nothing."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields of the record, and `replay`."""
+        """Return all fields of the record, and `replay`."""
         return {**self.record.model_dump(mode="json", exclude={"version"}), "replay": self.replay}
 
 
 def list_quarantined(hosts: str, topology: str, config: TopologyConfig) -> tuple[Quarantined, ...]:
-    """The quarantined txids of a topology, ascending. Changes nothing.
+    """Read the quarantined txids of a topology, ascending. Changes nothing.
 
     Raises:
         TxnError: as `txn.zookeeper.status.read_status`.
@@ -44,7 +44,7 @@ def list_quarantined(hosts: str, topology: str, config: TopologyConfig) -> tuple
 
 
 def quarantined_in(status: TopologyStatus) -> tuple[Quarantined, ...]:
-    """The quarantined txids that a look at ZooKeeper has found, ascending."""
+    """Return the quarantined txids in a status, ascending."""
     replays: dict[int, int | Wish] = dict.fromkeys(status.replays_requested, "requested")
     replays |= dict.fromkeys(status.drops_requested, "drop requested")
     for batch in status.progress.batches:

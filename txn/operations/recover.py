@@ -1,6 +1,6 @@
-"""A topology's state in ZooKeeper, rebuilt out of its tables' logs: read, compare, write.
+"""Rebuild a topology's state in ZooKeeper from its tables' logs: read, compare, write.
 
-Three steps, so that whoever asks can show the second's answer before the third: `read_tables` needs
+Three steps, so that a caller can show the second's answer before the third: `read_tables` needs
 no ZooKeeper, `is_needed` changes nothing, `write` takes a new epoch and writes.
 """
 
@@ -38,16 +38,16 @@ __all__ = ["RecoveredProgress", "is_needed", "read_tables", "write"]
 
 @dataclass(frozen=True)
 class RecoveredProgress:
-    """The state that the tables tell of."""
+    """The state that the tables' logs record."""
 
     progress: Progress
     epoch: int
-    """The newest that any table knows."""
+    """The newest epoch in any table."""
     incarnations: frozenset[int]
-    """Those that lead any table."""
+    """The incarnations that lead any table."""
 
     def to_json(self) -> dict[str, Any]:
-        """The records, as ZooKeeper is to have them."""
+        """Return the records to write into ZooKeeper."""
         batches = self.progress.batches
         return {
             "committed": self.progress.committed.model_dump(mode="json", exclude={"version"}),
@@ -59,7 +59,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     """Read the state out of the tables' logs. Changes nothing.
 
     Args:
-        new: tables that hold nothing because they were never written to; they have no say.
+        new: tables that hold nothing because they were never written to; they are left out.
 
     Raises:
         TargetError: the topology has no such table.
@@ -68,7 +68,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     """
     topology.check_complete("caught_up")
     left_out = {identity(table): table for table in new}
-    found: dict[str, list[tuple[int, Publication]]] = {}
+    publications: dict[str, list[tuple[int, Publication]]] = {}
     epoch, missing, incarnations = 0, [], set()
     for sink in topology.sinks:
         entries: list[tuple[int, Publication]] = []
@@ -81,7 +81,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
             incarnations.add(log.incarnation(topology.name))
             epoch = max(epoch, log.epoch(topology.name), *(p.epoch for _, p in entries))
         if left_out.pop(identity(sink.name), None) is None:
-            found[sink.name] = entries
+            publications[sink.name] = entries
         elif entries:
             raise RecoveryRefusedError(
                 f"Table '{sink.name}' holds txid {entries[0][1].last_txid}: it is not new. Nothing "
@@ -97,13 +97,13 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
         raise missing[0]
     definition = topology.definition
     progress = rebuild(
-        topology.name, definition.opaque_streams, found, skipping=definition.skipping_tables
+        topology.name, definition.opaque_streams, publications, skipping=definition.skipping_tables
     )
     return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
 
 
-def is_needed(hosts: str, topology: Topology, found: RecoveredProgress) -> bool:
-    """Return whether ZooKeeper is behind the tables, follows others, or is unreadable.
+def is_needed(hosts: str, topology: Topology, recovered: RecoveredProgress) -> bool:
+    """Return True if ZooKeeper is behind the tables, follows others, or is unreadable.
 
     Changes nothing.
 
@@ -126,25 +126,25 @@ def is_needed(hosts: str, topology: Topology, found: RecoveredProgress) -> bool:
             f"Topology '{topology.name}' is led by {status.leader}. A running leader's state "
             "cannot be rebuilt: stop that process first."
         )
-    known, held = status.progress.committed.txid, found.progress.committed.txid
-    if known > held:
+    committed, held = status.progress.committed.txid, recovered.progress.committed.txid
+    if committed > held:
         raise RecoveryRefusedError(
-            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, but "
+            f"ZooKeeper says that txid {committed} of topology '{topology.name}' is committed, but "
             f"the tables only hold up to txid {held}: tables were replaced or restored to older "
             "versions. Nothing was changed. Restore the tables, or give the topology a new name "
             "and new tables.",
             number="TXN-804",
         )
-    own = status.incarnation
-    foreign = found.incarnations - ({own.id} if own else set())
-    if foreign - set(own.takes_over if own else ()):
+    incarnation = status.incarnation
+    foreign = recovered.incarnations - ({incarnation.id} if incarnation else set())
+    if foreign - set(incarnation.takes_over if incarnation else ()):
         return True
-    # An epoch below the tables' would be fenced by them: its node was wiped or reset. One in which
-    # another incarnation has led them fences nobody.
-    return known < held or status.epoch < found.epoch + bool(foreign)
+    # The tables would fence an epoch below theirs: its node was wiped or reset. An epoch in which
+    # another incarnation led them fences nobody.
+    return committed < held or status.epoch < recovered.epoch + bool(foreign)
 
 
-def write(hosts: str, topology: Topology, found: RecoveredProgress) -> int:
+def write(hosts: str, topology: Topology, recovered: RecoveredProgress) -> int:
     """Write the tables' state into ZooKeeper, under a new epoch.
 
     Returns:
@@ -154,26 +154,28 @@ def write(hosts: str, topology: Topology, found: RecoveredProgress) -> int:
         LeaderExistsError: the topology runs.
         ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
     """
-    progress = found.progress
+    progress = recovered.progress
     store = ZooKeeperProgress(hosts, topology.name, topology.settings)
     try:
         epoch = store.rebuild(
-            progress.committed, at_least=found.epoch + 1, takes_over=found.incarnations
+            progress.committed, at_least=recovered.epoch + 1, takes_over=recovered.incarnations
         )
         store.load()
-        aside = read_status(hosts, topology.name, topology.settings).quarantine
+        quarantine = read_status(hosts, topology.name, topology.settings).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
-        said = tuple(_publications(topology))
-        done = replayed(aside, said, committed.txid)
+        publications = tuple(_publications(topology))
+        done = replayed(quarantine, publications, committed.txid)
         for txid in [txid for txid, by in done.items() if by <= committed.txid]:
             store.persist_committed(committed, replay_of=txid)
-        known = {record.txid for record in aside}
-        for record in quarantined(said, committed.txid):
-            if record.txid not in known:
+        quarantined_txids = {record.txid for record in quarantine}
+        for record in quarantined(publications, committed.txid):
+            if record.txid not in quarantined_txids:
                 store.persist_committed(committed, quarantine=record)
         for batch in progress.batches:
-            of = next((txid for txid, by in done.items() if by == batch.txid), batch.replay_of)
-            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": of}))
+            replay_of = next(
+                (txid for txid, by in done.items() if by == batch.txid), batch.replay_of
+            )
+            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": replay_of}))
     finally:
         store.close()
     return epoch
@@ -184,8 +186,8 @@ def _log(sink: Sink) -> TableLog:
 
 
 def _publications(topology: Topology) -> Iterator[Publication]:
-    """Every publication in the tables' logs, as far back as commit files are kept."""
+    """Yield every publication in the tables' logs, as far back as commit files are kept."""
     for sink in topology.sinks:
-        with contextlib.suppress(UserError):  # a table that is not there yet
+        with contextlib.suppress(UserError):  # a table that does not exist yet
             for entry in _log(sink).publications():
                 yield entry.publication

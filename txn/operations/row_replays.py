@@ -1,4 +1,4 @@
-"""Rows that rules have set aside go into their stream again, once corrected, exactly once.
+"""Put corrected rows that rules had set aside into their stream again, exactly once.
 
 `export_rows` writes them into a file. `replay_rows` takes the corrected file, and
 
@@ -8,8 +8,8 @@
 4. notes in ZooKeeper that it has.
 
 Killed anywhere, the same call completes it. Rows that were set aside after the export are left
-alone: the caller says up to which txid the file goes, and which replay it is, so that a file of
-before another replay is refused.
+alone: the caller gives the last txid of the file and the number of the replay, so that a file
+from before another replay is refused.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Exported:
     rules: Mapping[str, int]
     """rule -> its rows in the file."""
     number: int
-    """Which replay of the stream it is going to be."""
+    """The number that the stream's replay of this file will have."""
     up_to: int
     """The last txid of the rows."""
     file: str
     foreign: bool
-    """True: the columns are not those of the source, so the file to replay must have others."""
+    """True: the columns differ from the source's, so the file to replay must have others."""
     unread: tuple[str, ...] = ()
-    """Files that cannot be read: their records are not in it, and go in with a whole file."""
+    """Unreadable files: their records are not in this file; replay them as whole files."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -70,14 +70,14 @@ class Replayed:
     """rule -> the last txid of its rows that are replayed now."""
     number: int
     rows: int
-    """How many rows that were set aside the file stands for, whatever it holds."""
+    """The number of rows set aside that the file replaces, whatever it holds."""
     file: str
-    """Absolute."""
+    """Its absolute path."""
     again: bool
     """True: it was there already, and nothing was changed."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -97,16 +97,17 @@ def export_rows(
         up_to: only those of txids up to this one.
 
     Raises:
-        UserError: there are none, the file exists, or they cannot go in again; says what to do.
+        UserError: no rows are open, the file exists, or the rows cannot be replayed; says what to
+            do.
         TxnError: as `read_status`.
     """
-    look = _Look.at(topology, hosts, stream)
-    rows = look.open_rows(look.ledger, rule, up_to)
+    replayable = _Replayable.at(topology, hosts, stream)
+    rows = replayable.open_rows(replayable.ledger, rule, up_to)
     if not rows:
-        raise look.nothing_left()
-    logged = look.logged(rows)
-    look.check_tables(rows, logged)
-    raw, own, foreign = look.sorted_by_form(rows, logged)
+        raise replayable.nothing_left()
+    logged = replayable.logged(rows)
+    replayable.check_tables(rows, logged)
+    raw, own, foreign = replayable.sorted_by_form(rows, logged)
     if foreign and (raw or own):
         raise UserError(
             f"Rows of rule '{foreign[0].rule}' have other columns than the source of stream "
@@ -117,14 +118,14 @@ def export_rows(
         )
     counted = {name: sum(row.rule == name for row in rows) for name in _names(rows)}
     last = max(row.txid for row in rows)
-    number = len(look.ledger) + 1
+    number = len(replayable.ledger) + 1
     if foreign:
         content = "".join(f"{row.row}\n" for row in foreign).encode()
     else:
         records = [row for row in raw if not row.reason.startswith(UNREAD)]
-        texts = [look.inlet.raw(row.row, row.position) for row in records]
+        texts = [replayable.inlet.raw(row.row, row.position) for row in records]
         try:
-            content = look.inlet.content(texts, [row.row for row in own], look.position)
+            content = replayable.inlet.content(texts, [row.row for row in own], replayable.position)
         except UserError as error:
             words = f" These rows are --number {number} --up-to {last} of it."
             raise UserError(str(error) + words, number=NUMBER) from error
@@ -143,52 +144,52 @@ def replay_rows(
     up_to: int,
     rule: str | None = None,
 ) -> Replayed:
-    """Put a file of corrected rows where the stream's spout reads it once. Doing it twice is once.
+    """Put a file of corrected rows where the stream's spout reads it once. Idempotent.
 
     Args:
-        path: what is to be read; it stays as it is.
-        number: which replay of the stream it is, as `export_rows` said.
-        up_to: it stands for the rows up to this txid, as `export_rows` said.
-        rule: only for those that broke this rule.
+        path: the file to read; it is not changed.
+        number: the number of the stream's replay, as `export_rows` returned it.
+        up_to: the file replaces the rows up to this txid, as `export_rows` returned it.
+        rule: replace only the rows that broke this rule.
 
     Raises:
         UserError: nothing is left to replay, another file was replayed under this number, or the
             file cannot go in; says what to do.
         TxnError: as `read_status`.
     """
-    look = _Look.at(topology, hosts, stream)
+    replayable = _Replayable.at(topology, hosts, stream)
     content = _read(path)
     digest = hashlib.sha256(content).hexdigest()
-    look.check_number(number)
-    rows = look.open_rows(look.ledger[: number - 1], rule, up_to)
+    replayable.check_number(number)
+    rows = replayable.open_rows(replayable.ledger[: number - 1], rule, up_to)
     if not rows:
-        raise look.nothing_left()
-    known = look.ledger[number - 1] if number <= len(look.ledger) else None
-    record = known or look.new_record(number, rows, digest)
-    if known is None:
-        look.check_new(record, rows, content)
-    look.check_same(record, digest, rows)
+        raise replayable.nothing_left()
+    earlier = replayable.ledger[number - 1] if number <= len(replayable.ledger) else None
+    record = earlier or replayable.new_record(number, rows, digest)
+    if earlier is None:
+        replayable.check_new(record, rows, content)
+    replayable.check_same(record, digest, rows)
     if not record.placed:
-        look.check_taken(record)
-        look.inlet.stage(record.file, content)
-        found = begin_row_replay(hosts, topology.name, topology.settings, record)
-        look.check_same(found, digest, rows)
-        look.inlet.put(found.file, digest)
-        settle_row_replay(hosts, topology.name, topology.settings, found)
+        replayable.check_taken(record)
+        replayable.inlet.stage(record.file, content)
+        begun = begin_row_replay(hosts, topology.name, topology.settings, record)
+        replayable.check_same(begun, digest, rows)
+        replayable.inlet.put(begun.file, digest)
+        settle_row_replay(hosts, topology.name, topology.settings, begun)
     return Replayed(
         topology.name,
         stream,
         record.rules,
         number,
         record.rows,
-        look.inlet.place(record.file),
+        replayable.inlet.place(record.file),
         again=record.placed,
     )
 
 
 @dataclass(frozen=True)
-class _Look:
-    """A stream, what was set aside of it, and what was replayed so far."""
+class _Replayable:
+    """A stream, its rows that were set aside, and its replays so far."""
 
     topology: Topology
     stream: str
@@ -198,10 +199,10 @@ class _Look:
     ledger: tuple[RowReplayRecord, ...]
 
     @classmethod
-    def at(cls, topology: Topology, hosts: str, stream: str) -> _Look:
-        """Look at ZooKeeper and at the table of bad rows."""
+    def at(cls, topology: Topology, hosts: str, stream: str) -> _Replayable:
+        """Read ZooKeeper and open the table of bad rows."""
         inlet = _inlet(topology, stream)
-        # The ledger first: what it stands for was committed before.
+        # The ledger first: the rows of its replays were committed before.
         ledger = read_row_replays(hosts, topology.name, topology.settings).get(stream, ())
         committed = read_status(hosts, topology.name, topology.settings).progress.committed
         options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
@@ -223,7 +224,7 @@ class _Look:
     def open_rows(
         self, before: Sequence[RowReplayRecord], rule: str | None, up_to: int | None
     ) -> list[BadRow]:
-        """The rows up to a txid for which none of the replays `before` stands, the oldest first."""
+        """Return the rows up to a txid that no replay in `before` covers, the oldest first."""
         if up_to is not None and up_to > self.committed.txid:
             raise UserError(
                 f"Txid {up_to} of topology '{self.topology.name}' is not committed: rows of txids "
@@ -231,39 +232,39 @@ class _Look:
                 number=NUMBER,
             )
         after = replayed_up_to(before)
-        found = self.bad_rows.newest(None, stream=self.stream, rule=rule, up_to=up_to)
-        left = [row for row in found if row.txid > after.get((row.stream, row.rule), 0)]
+        rows = self.bad_rows.newest(None, stream=self.stream, rule=rule, up_to=up_to)
+        left = [row for row in rows if row.txid > after.get((row.stream, row.rule), 0)]
         return sorted(left, key=lambda row: row.txid)
 
     def sorted_by_form(
         self, rows: Sequence[BadRow], logged: Mapping[int, Member]
     ) -> tuple[list[BadRow], list[BadRow], list[BadRow]]:
-        """Records as they stood in the source; rows with its columns; rows with other columns.
+        """Return records as in the source, rows with its columns, and rows with other columns.
 
-        As in `check_tables`, the row's own txid says it, or else the program of today.
+        As in `check_tables`, the row's own txid decides, or else the program of today.
         """
         today = {rule.name: rule.form for rule in self._rules()}
-        found: dict[str, list[BadRow]] = {"raw": [], "own": [], "foreign": []}
+        by_form: dict[str, list[BadRow]] = {"raw": [], "own": [], "foreign": []}
         for row in rows:
             forms = logged[row.txid].forms if row.txid in logged else {}
             form = forms.get(self.stream, {}).get(row.rule) or today.get(row.rule, "foreign")
-            found[form].append(row)
-        return found["raw"], found["own"], found["foreign"]
+            by_form[form].append(row)
+        return by_form["raw"], by_form["own"], by_form["foreign"]
 
     def logged(self, rows: Sequence[BadRow]) -> dict[int, Member]:
-        """Txid -> what the log of the bad rows still knows of it."""
+        """Return txid -> its entry in the log of the bad rows, while the log has it."""
         log = table_log(self.bad_rows.table, self._options(self.bad_rows.table))
         return self.bad_rows.logged(self.topology.name, {row.txid for row in rows}, log)
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
-        """The record of a new replay."""
+        """Return the record of a new replay."""
         return RowReplayRecord(
             stream=self.stream,
             number=number,
             rules=_last_txids(rows),
             first_txid=rows[0].txid,
             rows=len(rows),
-            # The digest: a name that was read once is never read again, whatever it holds.
+            # With the digest: a name that was read once is never read again, whatever it holds.
             file=self.inlet.name(f"{self._stem(number)}{digest[:8]}"),
             sha256=digest,
         )
@@ -272,7 +273,7 @@ class _Look:
         """Refuse a number that is neither the next one nor an earlier replay's.
 
         Raises:
-            UserError: see there; or the replay before it is half done.
+            UserError: the number is another one, or the replay before it is half done.
         """
         there = len(self.ledger)
         if number > there + 1:
@@ -290,10 +291,10 @@ class _Look:
             )
 
     def check_same(self, record: RowReplayRecord, digest: str, rows: Sequence[BadRow]) -> None:
-        """Refuse to do a replay again that was another one.
+        """Refuse to repeat a replay with another file or other rows.
 
         Raises:
-            UserError: it had other content, or stands for other rows.
+            UserError: it had other content, or covers other rows.
         """
         if record.sha256 == digest and record.rules == _last_txids(rows):
             return
@@ -329,8 +330,8 @@ class _Look:
                     "twice. Give the two streams folders of their own.",
                     number=NUMBER,
                 )
-        known = {each.file for each in self.ledger}
-        strange = [name for name in self.inlet.names(self._stem(None)) if name not in known]
+        files = {replay.file for replay in self.ledger}
+        strange = [name for name in self.inlet.names(self._stem(None)) if name not in files]
         if strange:
             raise UserError(
                 f"'{self.inlet.place(strange[0])}' looks like the file of a replay, and ZooKeeper "
@@ -341,14 +342,14 @@ class _Look:
             )
 
     def check_tables(self, rows: Sequence[BadRow], logged: Mapping[int, Member]) -> None:
-        """Refuse rows that a table has although they were set aside: it did not ask their rule.
+        """Refuse rows that a table has although they were set aside: their rule did not guard it.
 
-        What counts is which tables a rule stood before in the row's own txid. Where the log of the
-        bad rows does not say so (an earlier release, a log that was cleaned up), it is what the
-        program says today.
+        The row's own txid decides which tables the rule guarded. Where the log of the bad rows
+        does not record it (an earlier release, a log that was cleaned up), the program of today
+        decides.
 
         Raises:
-            UserError: there is such a table, or the program does not know the rule any more.
+            UserError: a table may have the rows, or the program no longer has the rule.
         """
         rules = self._rules()
         today = unasked_tables(rules, self.topology.sinks).get(self.stream, {})
@@ -360,10 +361,10 @@ class _Look:
         }
         for row in rows:
             unasked = logged[row.txid].unasked if row.txid in logged else {}
-            told = unasked.get(self.stream, {}).get(row.rule)
-            if told is None:
-                told = today.get(row.rule)
-            if told is None:
+            tables = unasked.get(self.stream, {}).get(row.rule)
+            if tables is None:
+                tables = today.get(row.rule)
+            if tables is None:
                 raise UserError(
                     f"The program has no rule '{row.rule}' of stream '{self.stream}' any more, and "
                     f"the log of table '{self.bad_rows.table}' does not say which tables it stood "
@@ -371,7 +372,7 @@ class _Look:
                     "where it stood, run this again, and take it out after that.",
                     number=NUMBER,
                 )
-            for table in told:
+            for table in tables:
                 if table in takers:
                     raise self._has_them(table, row)
 
@@ -386,11 +387,11 @@ class _Look:
         )
 
     def _options(self, table: str) -> Mapping[str, str] | None:
-        own = {sink.name: sink.committer.storage_options for sink in self.topology.sinks}
-        return own.get(table)
+        options = {sink.name: sink.committer.storage_options for sink in self.topology.sinks}
+        return options.get(table)
 
     def check_taken(self, record: RowReplayRecord) -> None:
-        """Refuse to complete a replay whose file the spout would not read any more.
+        """Refuse to complete a replay whose file the spout would no longer read.
 
         Raises:
             UserError: the pattern has changed since it was begun.
@@ -405,7 +406,7 @@ class _Look:
             )
 
     def nothing_left(self) -> UserError:
-        """The refusal where no row is open."""
+        """Return the error for a stream without open rows."""
         done = f"; replays so far: {len(self.ledger)}" if self.ledger else ""
         return UserError(
             f"No rows of stream '{self.stream}' are set aside and not yet replayed, within these "
@@ -429,18 +430,18 @@ class _Look:
 
 
 def _inlet(topology: Topology, stream: str) -> Inlet:
-    known = {source.name: source for source in topology.sources}
-    if stream not in known:
-        several = "+" in stream and set(stream.split("+")) <= known.keys()
+    sources = {source.name: source for source in topology.sources}
+    if stream not in sources:
+        several = "+" in stream and set(stream.split("+")) <= sources.keys()
         raise UserError(
             f"Rows of '{stream}' came from several streams, so no file of one of them can bring "
             "them again. Put corrected records into the sources yourself."
             if several
             else f"Topology '{topology.name}' has no stream '{stream}'. It has: "
-            f"{', '.join(known)}.",
+            f"{', '.join(sources)}.",
             number=NUMBER,
         )
-    spout = known[stream].spout
+    spout = sources[stream].spout
     inlet = spout.inlet()
     if inlet is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""A topology's status from outside: its state, who leads, who waits, and who still runs."""
+"""A topology's status from outside: its state, its leader, its standbys, and which still run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class StandbyStatus:
 
     identity: StandbyIdentity
     alive: bool
-    """False: it is gone, and its node goes with its session."""
+    """False: it is gone, and its znode will go with its session."""
 
     def to_json(self) -> dict[str, Any]:
-        """Host, process id, since when, and whether it is there."""
-        said = self.identity.model_dump(mode="json", include={"host", "pid", "since"})
-        return {**said, "alive": self.alive}
+        """Return host, process id, start of the wait, and `alive`."""
+        fields = self.identity.model_dump(mode="json", include={"host", "pid", "since"})
+        return {**fields, "alive": self.alive}
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Status:
     """A topology at one moment."""
 
     found: TopologyStatus
-    """What ZooKeeper says."""
+    """The status read from ZooKeeper."""
     leader_alive: bool
-    """False with a leader: it is gone, and its node goes with its session."""
+    """False with a leader: it is gone, and its znode will go with its session."""
     standbys: tuple[StandbyStatus, ...]
     """The standbys, the longest waiting first."""
     quarantine: tuple[Quarantined, ...]
@@ -43,28 +43,28 @@ class Status:
 
     @property
     def notices(self) -> NoticesRecord | None:
-        """What the spouts of the newest run last had for the user; None: nothing."""
-        said = self.found.notices
-        return said if said and said.streams else None
+        """The newest run's last notices from its spouts; None: no notices."""
+        notices = self.found.notices
+        return notices if notices and notices.streams else None
 
     @property
     def changes(self) -> dict[str, Any] | None:
-        """The newest change of the program: what, and from which txid on; None: there was none."""
+        """The newest change of the program and its first txid; None: it has not changed."""
         program = self.found.progress.program
         if program is None or not program.changes:
             return None
         return {"since_txid": program.since, "changes": program.changes}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able object with everything in it."""
-        found = self.found
-        committed, batches = found.progress.committed, found.progress.batches
+        """Return all fields as a JSON object."""
+        status = self.found
+        committed, batches = status.progress.committed, status.progress.batches
         return {
-            "topology": found.topology,
+            "topology": status.topology,
             "committed_txid": committed.txid,
-            "epoch": found.epoch,
-            "leader": _leader_json(found.leader, self.leader_alive),
-            "last_leader": _leader_json(found.last_leader, self.leader_alive),
+            "epoch": status.epoch,
+            "leader": _leader_json(status.leader, self.leader_alive),
+            "last_leader": _leader_json(status.last_leader, self.leader_alive),
             "standbys": [standby.to_json() for standby in self.standbys],
             "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
             "spouts": committed.spouts,
@@ -77,34 +77,34 @@ class Status:
 
 
 def gather(hosts: str, topology: str, config: TopologyConfig, *, served: bool = True) -> Status:
-    """Look at a topology. Takes no lock, changes nothing.
+    """Read the status of a topology. Takes no lock, changes nothing.
 
     Args:
         served: as for `status_of`.
 
     Raises:
-        TopologyError: there is no such topology; lists those that there are.
+        TopologyError: there is no such topology; lists the existing ones.
         ProgressUnreadableError: a node cannot be read; names it.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
     return status_of(read_status(hosts, topology, config), served=served)
 
 
-def status_of(found: TopologyStatus, *, served: bool = True) -> Status:
-    """Add to what ZooKeeper says which of the processes it names still run.
+def status_of(status: TopologyStatus, *, served: bool = True) -> Status:
+    """Add to a status from ZooKeeper which of its processes still run.
 
     Args:
-        served: whether a server runs by which processes lead or wait; False: an embedded one that
-            was started only to be asked. After a reboot it still has the nodes of sessions that
-            were not ended.
+        served: True if the server is the one that leaders and standbys use; False: an embedded
+            one that was started only for this read. After a reboot it still has the znodes of
+            sessions that did not end.
     """
     if not served:
-        found = replace(found, leader=None, standbys=())
+        status = replace(status, leader=None, standbys=())
     return Status(
-        found,
-        is_alive(found.leader),
-        tuple(StandbyStatus(standby, is_alive(standby)) for standby in found.standbys),
-        quarantined_in(found),
+        status,
+        is_alive(status.leader),
+        tuple(StandbyStatus(standby, is_alive(standby)) for standby in status.standbys),
+        quarantined_in(status),
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a topology, opened by name, and the newest of what their logs hold."""
+"""Open the tables of a topology by name, and read the newest entries of their logs."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ __all__ = ["opened_table", "recent_publications", "table_log"]
 
 
 def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
-    """The log of one table.
+    """Open the log of one table.
 
     Args:
         table: the committer's name: a local path (relative to the working directory) or a URI.
         options: the committer's `storage_options`.
 
     Raises:
-        UserError: there is no Delta table at that place.
+        UserError: no Delta table exists there.
     """
     from txn.delta.log import TableLog
 
-    found = opened_table(table, options)
-    return TableLog(_storage(table, options), found)
+    opened = opened_table(table, options)
+    return TableLog(_storage(table, options), opened)
 
 
 def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaTable:
-    """A table as delta-rs loads it; arguments and errors as for `table_log`."""
+    """Load a table with delta-rs; arguments and errors as for `table_log`."""
     from txn.delta.loading import find
 
     try:
-        found = find(_storage(table, options))
+        opened = find(_storage(table, options))
     except OSError as error:
         raise _no_table(table) from error
-    if found is None:
+    if opened is None:
         raise _no_table(table)
-    return found
+    return opened
 
 
 def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
@@ -55,19 +55,19 @@ def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
-    """(version, publication) of the newest txid and the one before it, newest first.
+    """Return (version, publication) of the newest txid and the one before it, newest first.
 
     Raises:
-        RecoveryRefusedError: the table holds a txid of the topology, and its log does not say any
-            more what was read for it.
+        RecoveryRefusedError: the table holds a txid of the topology, but its log no longer has
+            the metadata that was read for it.
     """
-    found = log.publications()
-    first = next(found, None)
+    publications = log.publications()
+    first = next(publications, None)
     if first is None:
         log.require_nothing_of(topology)
         return []
     needed = takewhile(
-        lambda entry: entry.publication.last_txid >= first.publication.first_txid - 1, found
+        lambda entry: entry.publication.last_txid >= first.publication.first_txid - 1, publications
     )
     return [(entry.version, entry.publication) for entry in (first, *needed)]
 

@@ -1,7 +1,7 @@
-"""What the tables of a topology add to its status: where each begins, and rows that broke rules.
+"""The tables' part of a topology's status: the first txid of each, and rows that broke rules.
 
-ZooKeeper has neither; both stand in the tables' own logs. A table that cannot be read is named
-with the reason, because a status is wanted most when something is away.
+ZooKeeper has neither: both are in the tables' logs. A table that cannot be read is listed with
+the reason, because people ask for a status mostly when something does not answer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from txn.text import first_line
 __all__ = ["NEWEST_TXIDS", "TableStatus", "read_tables"]
 
 NEWEST_TXIDS = 20
-"""The txids whose violations are added up: as many commit files of each table are read at most."""
+"""The most txids whose violations are added up, and commit files that are read of each table."""
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """What the tables of a topology say at one moment."""
+    """The logs of a topology's tables at one moment."""
 
     first_txids: Mapping[str, int] = field(default_factory=dict)
     """table -> the txid with which it begins; a table that cannot be read is left out."""
@@ -33,12 +33,12 @@ class TableStatus:
     """table -> why it cannot be read."""
     txids: tuple[int, int] | None = None
     """The first and the last of the newest committed txids, at most `NEWEST_TXIDS`, to which
-    `violations` belong; None: there are none."""
+    `violations` belong; None: no txid is committed."""
     violations: Violations = field(default_factory=dict)
     """stream -> rule -> rows of these txids that broke it (`Stream.expect`)."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields; nothing is left out."""
+        """Return all fields."""
         return {
             "first_txids": dict(self.first_txids),
             "unread_tables": dict(self.unread),
@@ -53,7 +53,7 @@ def read_tables(
     committed: int,
     options: Mapping[str, Mapping[str, str]] | None = None,
 ) -> TableStatus:
-    """Look into the tables' logs. Changes nothing; raises nothing for a table it cannot read.
+    """Read the tables' logs. Changes nothing; raises nothing for a table that it cannot read.
 
     Args:
         committed: ZooKeeper's committed txid; later ones do not count yet.
@@ -61,16 +61,16 @@ def read_tables(
     """
     first: dict[str, int] = {}
     unread: dict[str, str] = {}
-    found: dict[int, list[Violations]] = {}
+    violations: dict[int, list[Violations]] = {}
     for table in tables:
         try:
             log = table_log(table, (options or {}).get(table))
             first[table] = log.first_txid
             for entry in history_of(topology, {table: log}, committed, NEWEST_TXIDS):
                 if entry.committed:
-                    found.setdefault(entry.txid, []).append(entry.violations)
+                    violations.setdefault(entry.txid, []).append(entry.violations)
         except (TxnError, DeltaError, OSError, ValueError) as error:
             unread[table] = first_line(error)
-    newest = sorted(found)[-NEWEST_TXIDS:]
-    total = summed_violations(merged_violations(found[txid]) for txid in newest)
+    newest = sorted(violations)[-NEWEST_TXIDS:]
+    total = summed_violations(merged_violations(violations[txid]) for txid in newest)
     return TableStatus(first, unread, (newest[0], newest[-1]) if newest else None, total)

@@ -1,4 +1,4 @@
-"""Which tables a topology has: from its program, or as ZooKeeper knows them."""
+"""List a topology's tables: from its program, or from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class TopologyTables:
     topology: str
     tables: tuple[str, ...]
     committed: int | None
-    """The newest committed txid; None: ZooKeeper does not say."""
+    """The newest committed txid; None: ZooKeeper has none for this topology."""
     storage_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """table -> its `storage_options`, which only a program has."""
+    """table -> its `storage_options`; only a program has them."""
     is_at_rest: bool = False
-    """ZooKeeper says that nobody leads or stands by, and that no batch is open."""
+    """True: ZooKeeper has no leader, no standby and no open batch."""
     config: TopologyConfig = field(default_factory=TopologyConfig)
 
 
 def tables_of(name: str, zookeeper: str) -> TopologyTables:
-    """The tables of a topology; no ZooKeeper is needed if the program is named.
+    """List the tables of a topology; needs no ZooKeeper if the program is named.
 
     Args:
         name: as on the command line: NAME or FILE.py:TOPOLOGY.
@@ -41,23 +41,23 @@ def tables_of(name: str, zookeeper: str) -> TopologyTables:
     Raises:
         TxnError: as `named_topology` and, without a program, as `read_status`.
     """
-    return _look(name, zookeeper, with_replays=False)[0]
+    return _read(name, zookeeper, with_replays=False)[0]
 
 
 def tables_and_replays(
     name: str, zookeeper: str
 ) -> tuple[TopologyTables, tuple[RowReplayRecord, ...] | None]:
-    """As `tables_of`, with the replays of rows that were set aside; None: ZooKeeper is not there.
+    """Do as `tables_of`, with the replays of rows that were set aside; None: no ZooKeeper answers.
 
-    The replays are read first: what they stand for was committed before.
+    The replays are read first: their rows were committed before.
     """
-    found, replays = _look(name, zookeeper, with_replays=True)
+    tables, replays = _read(name, zookeeper, with_replays=True)
     if replays is None:
-        return found, None
-    return found, tuple(replay for each in replays.values() for replay in each)
+        return tables, None
+    return tables, tuple(replay for of_stream in replays.values() for replay in of_stream)
 
 
-def _look(
+def _read(
     name: str, zookeeper: str, *, with_replays: bool
 ) -> tuple[TopologyTables, Mapping[str, tuple[RowReplayRecord, ...]] | None]:
     name, config, topology = named_topology(name)

@@ -1,4 +1,4 @@
-"""Taking a topology's progress out of ZooKeeper, and putting it into one: backup and move."""
+"""Export a topology's progress from ZooKeeper and import it: backup and move."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from txn.zookeeper.status import TopologyStatus, find_status, list_topologies, r
 
 __all__ = ["export_progress", "import_progress"]
 
-_LOOKS = 20
+_READS = 20
 _PAUSE_SECS = 0.05
 
 
 def export_progress(hosts: str, topology: str, config: TopologyConfig) -> ProgressFile:
-    """A topology's progress at one moment, whether or not it runs. Takes no lock.
+    """Read a topology's progress at one moment, whether or not it runs. Takes no lock.
 
     Raises:
-        TopologyError: there is no such topology; lists those that there are.
+        TopologyError: there is no such topology; lists the existing ones.
         ProgressUnreadableError: a node cannot be read; names it.
-        ProgressUnavailableError: ZooKeeper did not answer, or commits came so fast that no moment
-            was seen whole.
+        ProgressUnavailableError: ZooKeeper did not answer, or commits came so fast that no read
+            was consistent.
     """
     reason = ""
-    for _ in range(_LOOKS):
+    for _ in range(_READS):
         try:
-            # The replays first: they stand for rows that were committed before.
+            # The replays first: their rows were committed before.
             replays = read_row_replays(hosts, topology, config)
             return _file(read_status(hosts, topology, config), replays)
         except ValidationError as error:
-            # Records that do not fit each other were read while a commit came between.
+            # A commit between two reads leaves records that do not fit each other.
             reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
         time.sleep(_PAUSE_SECS)
     raise ProgressUnavailableError(
-        f"The progress of topology '{topology}' could not be read as a whole in {_LOOKS} tries "
+        f"The progress of topology '{topology}' could not be read as a whole in {_READS} tries "
         f"({reason}). If the topology runs, stop it first; otherwise `txn run` reports what is "
         "wrong."
     )
@@ -63,7 +63,7 @@ def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord
             ColumnsRecord(stream=stream, columns=columns)
             for stream, columns in sorted(status.progress.columns.items())
         ],
-        row_replays=[replay for _, own in sorted(replays.items()) for replay in own],
+        row_replays=[replay for _, of_stream in sorted(replays.items()) for replay in of_stream],
         incarnation=status.incarnation.id if status.incarnation else 0,
         takes_over=list(status.incarnation.takes_over) if status.incarnation else [],
     )
@@ -72,23 +72,23 @@ def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord
 def import_progress(
     hosts: str, progress: ProgressFile, config: TopologyConfig, *, replace: bool = False
 ) -> int:
-    """Make this the progress of its topology, under a new epoch.
+    """Write this progress as its topology's, under a new epoch.
 
-    The topology begins another life in the place of the file's: the tables follow this ensemble
-    from its first run on, and refuse the one that the file came from.
+    The topology begins a new incarnation in place of the file's: from its first run on, the tables
+    follow this ensemble and refuse the one that the file came from.
 
-    COMMITTED comes last: an import that was cut short has committed nothing, so that tables which
-    hold anything are ahead of it, and the next start refuses.
+    COMMITTED is written last: an interrupted import has committed nothing, so tables that hold
+    anything are ahead of it, and the next start refuses.
 
     Args:
-        replace: also where the topology exists, whatever ZooKeeper says of it.
+        replace: write it even if the topology exists, whatever its state.
 
     Returns:
-        The new epoch, above that of the file and any that ZooKeeper knows.
+        The new epoch, above the file's and any in ZooKeeper.
 
     Raises:
-        UserError: the topology exists, and `replace` is False; says how far it is.
-        LeaderExistsError: it runs.
+        UserError: the topology exists, and `replace` is False; reports its newest txid.
+        LeaderExistsError: the topology runs.
         ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
     """
     name = progress.topology

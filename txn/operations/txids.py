@@ -1,4 +1,4 @@
-"""The committed txids of a topology as a table: for Spark, Arrow, pandas, a chart, or a loop."""
+"""The committed txids of a topology as a table: for Spark, Arrow, pandas, a chart or a loop."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _COLUMNS = ("txid", "attempt", "committed", "published_at", "read", "rows", "ver
 def history(
     topology: Topology | str, *, zookeeper: str = "embedded", limit: int | None = None
 ) -> History:
-    """The newest txids of a topology, out of its tables' logs. Changes nothing.
+    """Read the newest txids of a topology from its tables' logs. Changes nothing.
 
     Args:
         topology: the object; or a name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
-        zookeeper: as for `Topology.run`. The object needs none: what all its tables hold is then
-            taken for committed.
-        limit: at most so many of the newest txids; None: all that the logs still have.
+        zookeeper: as for `Topology.run`. The object needs none: a txid then counts as committed
+            if all its tables hold it.
+        limit: the most txids to return; None: all that the logs still have.
 
     Raises:
         TopologyError: `limit` is less than 1.
-        TxnError: a table or ZooKeeper is not there, or cannot be read.
+        TxnError: a table or ZooKeeper is missing or cannot be read.
     """
     from txn.operations.history import history as read
 
@@ -50,9 +50,11 @@ def history(
     if isinstance(topology, str):
         from txn.operations.topology_tables import tables_of
 
-        found = tables_of(topology, zookeeper)
-        entries = read(found.topology, found.tables, found.committed, limit, found.storage_options)
-        return History(found.topology, entries)
+        tables = tables_of(topology, zookeeper)
+        entries = read(
+            tables.topology, tables.tables, tables.committed, limit, tables.storage_options
+        )
+        return History(tables.topology, entries)
     options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
     return History(topology.name, read(topology.name, options, None, limit, options))
 
@@ -79,7 +81,7 @@ class History(Sequence["HistoryEntry"]):
     @overload
     def __getitem__(self, at: slice) -> History: ...
     def __getitem__(self, at: int | slice) -> HistoryEntry | History:
-        """One entry; of a slice, a history."""
+        """Return one entry, or a `History` for a slice."""
         if isinstance(at, slice):
             return History(self.topology, self._entries[at])
         return self._entries[at]
@@ -88,14 +90,14 @@ class History(Sequence["HistoryEntry"]):
         return iter(self._entries)
 
     def __repr__(self) -> str:
-        """Name, and which txids there are."""
+        """Return the topology's name and its range of txids."""
         if not self._entries:
             return f"<History of '{self.topology}': no txid>"
         newest, oldest = self._entries[0].txid, self._entries[-1].txid
         return f"<History of '{self.topology}': {len(self)} txids, {oldest} to {newest}>"
 
     def _repr_html_(self) -> str:
-        """The newest txids as a table."""
+        """Return the newest txids as a table."""
         rows = [self._row(entry) for entry in self._entries[:_SHOWN]]
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
         body = "".join(
@@ -105,7 +107,7 @@ class History(Sequence["HistoryEntry"]):
         return f"<p>{escape(repr(self)[1:-1])}</p><table><tr>{head}</tr>{body}</table>"
 
     def to_arrow(self) -> pa.Table:
-        """As a table of Arrow."""
+        """Return an Arrow table."""
         import pyarrow as pa
 
         counts = pa.map_(pa.string(), pa.int64())
@@ -133,18 +135,18 @@ class History(Sequence["HistoryEntry"]):
         return pa.Table.from_pylist(rows, schema=schema)
 
     def to_pandas(self) -> Any:
-        """As a DataFrame of pandas, which must be installed; maps are dicts."""
+        """Return a pandas DataFrame with maps as dicts; pandas must be installed."""
         return self.to_arrow().to_pandas(maps_as_pydicts="strict")
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
-        """As a DataFrame of Spark."""
+        """Return a Spark DataFrame."""
         return spark.createDataFrame(self.to_arrow())
 
     def plot(self) -> Figure:
-        """Throughput, latency by station, and the timeline of the newest txids.
+        """Draw throughput, latency by station, and the timeline of the newest txids.
 
         A notebook shows the figure; `figure.savefig("txids.png")` writes it. Needs the extra
-        `plot`. What a source lagged by is in no log: `RunReport.plot` shows it.
+        `plot`. The logs do not hold a source's lag: `RunReport.plot` shows it.
 
         Raises:
             SetupError: matplotlib is not installed.
@@ -180,5 +182,5 @@ def _is_map(value: object) -> bool:
 
 def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {each}" for key, each in value.items())
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
     return f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "strftime") else str(value)

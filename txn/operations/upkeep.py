@@ -1,6 +1,6 @@
-"""OPTIMIZE and VACUUM of a topology's tables: what they would do, and doing it.
+"""Plan and run OPTIMIZE and VACUUM of a topology's tables.
 
-Two steps, so that whoever asks can show the first one's answer before the second.
+Two steps, so that a caller can show the plan before it is carried out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Upkeep:
         name: as on the command line: NAME or FILE.py:TOPOLOGY.
         zookeeper: as for `Topology.run`.
         only: the tables, as the topology names them; empty: all.
-        hours: of VACUUM: how long replaced files are kept; None: as the table's property says.
+        hours: how long VACUUM keeps replaced files; None: the table's own retention.
 
     Raises:
         TargetError: the topology has no such table.
@@ -44,21 +44,21 @@ class Upkeep:
         only: Collection[str] = (),
         hours: int | None = None,
     ) -> None:
-        found = tables_of(name, zookeeper)
-        self.topology = found.topology
+        tables = tables_of(name, zookeeper)
+        self.topology = tables.topology
         self._operation = operation
-        options = found.storage_options
-        self._storages = [Storage(t, options.get(t)) for t in _chosen(found, only)]
-        config = found.config
+        options = tables.storage_options
+        self._storages = [Storage(t, options.get(t)) for t in _chosen(tables, only)]
+        config = tables.config
         least = least_hours(config.message_timeout_secs, config.max_batch_attempts)
-        vacuum = partial(plan_one_vacuum, hours=hours, least=0 if found.is_at_rest else least)
+        vacuum = partial(plan_one_vacuum, hours=hours, least=0 if tables.is_at_rest else least)
         self._plan_one = plan_optimize if operation == "optimize" else vacuum
 
     def plan(self) -> list[UpkeepPlan]:
-        """What would be done, table by table. Changes nothing.
+        """Plan the operation, table by table. Changes nothing.
 
         Raises:
-            UserError: VACUUM's retention is too short while the topology is at work.
+            UserError: VACUUM's retention is too short while the topology runs.
         """
         return [self._planned(storage) for storage in self._storages]
 
@@ -71,7 +71,7 @@ class Upkeep:
             return UpkeepPlan(storage.location, self._operation, error=first_line(error))
 
     def carry_out(self, plans: Sequence[UpkeepPlan]) -> Iterator[UpkeepPlan]:
-        """Do what was planned, table by table; a table that fails says so, and the others go on."""
+        """Carry out the plans, table by table; a table that fails has its error, others go on."""
         for storage, plan in zip(self._storages, plans, strict=True):
             if plan.error is not None:
                 yield plan
@@ -82,15 +82,15 @@ class Upkeep:
                 yield replace(plan, error=first_line(error))
 
 
-def _chosen(found: TopologyTables, only: Collection[str]) -> list[str]:
+def _chosen(tables: TopologyTables, only: Collection[str]) -> list[str]:
     if not only:
-        return [*found.tables]
-    known = {identity(table): table for table in found.tables}
+        return [*tables.tables]
+    by_identity = {identity(table): table for table in tables.tables}
     for table in only:
-        if identity(table) not in known:
-            names = ", ".join(f"'{name}'" for name in found.tables) or "none"
+        if identity(table) not in by_identity:
+            names = ", ".join(f"'{name}'" for name in tables.tables) or "none"
             raise TargetError(
-                f"Topology '{found.topology}' has no table '{table}'. It has: {names}."
+                f"Topology '{tables.topology}' has no table '{table}'. It has: {names}."
             )
-    wanted = {identity(table) for table in only}
-    return [table for key, table in known.items() if key in wanted]
+    chosen = {identity(table) for table in only}
+    return [table for key, table in by_identity.items() if key in chosen]

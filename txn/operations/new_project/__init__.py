@@ -1,4 +1,4 @@
-"""A new project: a topology with sample data and a test, out of the files beside this module."""
+"""Make a new project: a topology with sample data and a test, from the files beside this module."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _IMPORTED = sys.stdlib_module_names | {
     *("click", "delta", "deltalake", "kazoo", "numpy", "packaging", "pandas", "py4j", "pyarrow"),
     *("pydantic", "pyspark", "pytest", "rich", "tomli"),
 }
-"""Modules that Python, Spark and we import: `python NAME.py` puts the project's in their place."""
+"""Modules that Python, Spark and txn import: `python NAME.py` would find the project's."""
 
 
 def make_project(name: str, folder: Path) -> Path:
     """Make a project, whole or not at all.
 
     Args:
-        name: of the project, its module and its topology.
-        folder: where its folder is made.
+        name: the name of the project, its module and its topology.
+        folder: the folder in which to make the project's folder.
 
     Returns:
         The project's folder.
 
     Raises:
-        TargetError: the name cannot be one of a module, or hides a package.
-        SetupError: there is something of this name, or the folder cannot be written to.
+        TargetError: the name cannot name a module, or hides a package.
+        SetupError: the name is taken in the folder, or the folder cannot be written to.
     """
     if name in _IMPORTED and not keyword.iskeyword(name):
         raise TargetError(
@@ -79,7 +79,7 @@ def make_project(name: str, folder: Path) -> Path:
         try:
             _fill(made, name)
             made.chmod(0o755)
-            made.rename(project)  # takes nothing's place, unless it is an empty folder
+            made.rename(project)  # replaces nothing but an empty folder
         except OSError as error:
             raise _refused(project, error) from error
         undo.pop_all()

@@ -1,1 +1,1 @@
-"""What somebody who watches topologies asks: indexed logs, tables as of a txid, trouble."""
+"""Watch topologies: indexed logs, tables as of a txid, trouble."""

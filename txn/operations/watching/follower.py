@@ -1,4 +1,4 @@
-"""Keeps the index of one table's log: new versions as they come, old ones in the background."""
+"""Keep the index of one table's log: new versions as they come, old ones in the background."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from txn.storage.storage import Storage
 __all__ = ["LogFollower"]
 
 _AT_ONCE = 32
-"""Commit files that are asked for together: on an object store they cost one round trip."""
+"""Commit files that are read together: on an object store they cost one round trip."""
 
 _AT_ONCE_GONE = 256
-"""Versions that are let go together."""
+"""Versions that are forgotten together."""
 _TOO_LARGE = "It says a number of rows, bytes or txids that no table can have."
 
 
@@ -27,24 +27,24 @@ class LogFollower:
     Args:
         table: its number in the index.
         storage: the table's folder.
-        most: versions that are read, and kept, at most: the newest ones. There may be a few more.
+        most: the number of newest versions to read and keep; there may be a few more.
     """
 
     def __init__(self, index: LogIndex, table: int, storage: Storage, most: int) -> None:
         self.newest = -1
         """The newest version that was read; -1: none yet."""
         self.oldest = 0
-        """The oldest one."""
+        """The oldest version that was read."""
         self.complete = False
-        """Whether there is nothing older to read."""
+        """True if nothing older is left to read."""
         self.is_gone = False
-        """Whether the log was there and is no longer."""
+        """True if the log existed and is gone."""
         self.incarnation = 0
         """Raised when another table is found in the folder."""
         self._hinted: int | None = None
-        """The hint of the look before: one that did not hold does not cost more each time."""
+        """The hint of the call before: a wrong one must not cost more each time."""
         self._last: bytes | None = None
-        """Digest of the newest commit file as it was read: another table has another one there."""
+        """Digest of the newest commit file that was read: another table would have another file."""
         self._index = index
         self._table = table
         self._storage = storage
@@ -54,10 +54,10 @@ class LogFollower:
         """Read the versions that are new. The first call finds the newest one.
 
         Args:
-            hint: a version that is there, as ZooKeeper knows it; None: unknown.
+            hint: a version that exists according to ZooKeeper; None: unknown.
 
         Returns:
-            how many were read.
+            The number of versions read.
 
         Raises:
             OSError, TxnError: storage cannot be read.
@@ -67,7 +67,7 @@ class LogFollower:
             if start is None:
                 return 0
             self._begin(start)
-        # One file ahead of what is known to be there: most looks end with that.
+        # One file beyond the known versions: most calls end with that.
         far = hint if hint is not None and hint != self._hinted else self.newest
         self._hinted = hint
         ahead = min(max(self.newest, far), self.newest + _AT_ONCE) + 2
@@ -91,7 +91,7 @@ class LogFollower:
         return count
 
     def _let_go(self) -> None:
-        """Forget the oldest versions, some at a time, if there are more than are to be read."""
+        """Forget the oldest versions, some at a time, if there are more than `most`."""
         if self.newest - self.oldest >= self._most + _AT_ONCE_GONE:
             self.oldest, self.complete = self.newest - self._most, True
             self._index.let_go(self._table, self.oldest)
@@ -100,14 +100,14 @@ class LogFollower:
         self.newest, self.oldest, self.complete, self._last = start - 1, start, False, None
 
     def _begin_again(self, *, is_there: bool) -> None:
-        """The newest version that was read is another one, or is no longer there.
+        """Start anew: the newest version that was read was replaced or is gone.
 
         A log's own clean-up keeps the newest version.
         """
         versions = self._versions()
         self.is_gone = not versions
         newer = [version for version in versions if version > self.newest]
-        if newer and not is_there:  # nobody looked for so long that those between were deleted
+        if newer and not is_there:  # no call for so long that those between were deleted
             self.newest, self._last = min(newer) - 1, None
         elif versions:  # another table lies there
             self._index.forget(self._table)
@@ -115,10 +115,10 @@ class LogFollower:
             self.incarnation += 1
 
     def step_back(self, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> bool:
-        """Read some older versions. Returns whether there may be more.
+        """Read some older versions. Returns True if there may be more.
 
         Args:
-            turn: entered for what keeps Python busy, and left while storage is waited for.
+            turn: entered for work that keeps Python busy, and left to wait for storage.
 
         Raises:
             OSError, TxnError: storage cannot be read.
@@ -126,18 +126,18 @@ class LogFollower:
         if self.complete or self.newest < 0:
             return False
         low = max(0, self.oldest - _AT_ONCE)
-        wanted = range(self.oldest - 1, low - 1, -1)
-        texts = self._texts(wanted)
+        older = range(self.oldest - 1, low - 1, -1)
+        texts = self._texts(older)
         with turn():
-            commits = self._parsed(wanted, texts)
+            commits = self._parsed(older, texts)
             self._index.add_older(self._table, commits)
         self.oldest -= len(commits)
-        ended = len(commits) < len(wanted) or self.oldest == 0
+        ended = len(commits) < len(older) or self.oldest == 0
         self.complete = ended or self.newest - self.oldest >= self._most
         return not self.complete
 
     def _start(self, hint: int | None) -> int | None:
-        """A version near the newest one whose file is there; None: there is no table."""
+        """Return a version near the newest whose file exists; None: there is no table."""
         last = checkpoint_version(self._storage.read(LAST_CHECKPOINT))
         for version in sorted({v for v in (hint, last, 0) if v is not None}, reverse=True):
             if self._storage.sizes([commit_path(version)])[0] is not None:
@@ -145,7 +145,7 @@ class LogFollower:
         return max(self._versions(), default=None)
 
     def _versions(self) -> list[int]:
-        """Those whose files are there, by a listing of the log."""
+        """List the log's versions whose files exist."""
         names = (path.rpartition("/")[2] for path, _ in self._storage.files("_delta_log"))
         return [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
 
@@ -153,18 +153,18 @@ class LogFollower:
         return self._storage.look([commit_path(version) for version in versions])[0]
 
     def _parsed(self, versions: range, texts: Sequence[bytes | None]) -> list[Commit | Unreadable]:
-        """The commits of these versions, up to the first that is not there."""
-        found: list[Commit | Unreadable] = []
+        """Return the commits of these versions, up to the first missing one."""
+        commits: list[Commit | Unreadable] = []
         for version, text in zip(versions, texts, strict=True):
             if text is None:
                 break
             try:
                 commit = parse_commit(version, text, self._storage.location)
             except RecoveryRefusedError as error:
-                found.append(Unreadable(version, str(error)))
+                commits.append(Unreadable(version, str(error)))
                 continue
-            found.append(commit if fits(commit) else Unreadable(version, _TOO_LARGE))
-        return found
+            commits.append(commit if fits(commit) else Unreadable(version, _TOO_LARGE))
+        return commits
 
 
 def _digest(text: bytes | None) -> bytes | None:

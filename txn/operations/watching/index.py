@@ -1,8 +1,8 @@
-"""An index of what the tables' logs say of one topology, on disk: newest first, and bounded.
+"""An index of one topology's entries in its tables' logs, on disk: newest first, and bounded.
 
-A log has a file per version, and 100,000 of them cannot be read for every question. So each is
-read once, by `LogFollower`, and what it says is kept here in SQLite, whose memory is bounded by its
-page cache. The logs stay the truth: the index is thrown away when its owner ends.
+A log has a file per version, and 100,000 of them cannot be read for every question. So
+`LogFollower` reads each once, and SQLite keeps its contents here, with memory bounded by the page
+cache. The logs stay the truth: the index is thrown away when its owner ends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 Only = Literal["all", "open", "quarantined", "replayed", "failed", "broken", "grouped"]
-"""Which txids: open: not committed in ZooKeeper; replayed: published by a later attempt than the
-first, or a replay of a quarantined txid; failed: an attempt's error is known; broken: rows broke
+"""Kinds of txids. open: not committed in ZooKeeper; replayed: published by a later attempt than the
+first, or a replay of a quarantined txid; failed: an attempt failed; broken: rows broke
 a rule; grouped: one version has several txids."""
 
 _SCHEMA = """
@@ -72,18 +72,18 @@ CREATE TABLE failures(
 CREATE INDEX failures_at ON failures(at_ms);
 """
 _CACHE_KB = 4096
-"""Page cache of one connection; there are as many as questions at once."""
+"""Page cache of one connection; every concurrent question has one."""
 _MOST_FREE = 4
-"""Connections that wait for the next question; each has three files open."""
+"""Most idle connections that are kept; each has three files open."""
 _STEP = 64
-"""Txids that the first step of a search looks at: what they read may be long."""
+"""Txids in the first step of a search: their descriptions may be long."""
 _LONGEST_STEP = 4096
 _STEP_SECS = 0.02
 """A step that takes longer is followed by a shorter one."""
 _SEARCH_SECS = 0.12
-"""How long one request searches; its answer says where the next one goes on."""
+"""Most seconds that one request searches; its answer tells where to go on."""
 _LONGEST_SEARCH = 100_000
-"""Characters of what a txid read that can be searched."""
+"""Characters of a txid's metadata that can be searched."""
 _LONGEST_READ = 300
 _KEPT_FAILURES = 20_000
 
@@ -99,18 +99,18 @@ class Part:
     epoch: int
     rows: int
     violations: Violations
-    """What broke the rules that this table knows of: those of the streams that feed it."""
+    """stream -> rule -> rows that broke it, for the streams that feed this table."""
 
 
 @dataclass(frozen=True)
 class IndexedTxid:
-    """One txid, as all tables together have it."""
+    """One txid, merged from all tables."""
 
     txid: int
     attempt_id: int
     epoch: int
     at_ms: int
-    """When the last of the tables was appended to, milliseconds since 1970."""
+    """Time of the last append to any of the tables, milliseconds since 1970."""
     rows: int
     """Rows staged for it, of all tables."""
     read: str
@@ -128,7 +128,7 @@ class IndexedTxid:
     """First txid of the group that was committed with it."""
     last: int
     failures: int = 0
-    """Its failed attempts, as far as known."""
+    """The number of its failed attempts in the log."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Version:
     at_ms: int
     kind: str
     """"publication", "fence", "settled", "compaction", "maintenance" (no rows came or went),
-    "created", "foreign" (somebody else's change) or "unreadable"."""
+    "created", "foreign" (a change by another writer) or "unreadable"."""
     operation: str
     writer: str
     first: int | None
@@ -150,12 +150,12 @@ class Version:
     bytes_added: int
     files_removed: int
     rows_added: int | None
-    """None: the log does not say."""
+    """None: the log has no count."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A version whose commit file cannot be understood."""
+    """A version whose commit file cannot be parsed."""
 
     version: int
     why: str
@@ -163,7 +163,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which txids are wanted; all conditions hold together."""
+    """Conditions for txids, all of which must hold."""
 
     text: str = ""
     """A txid, a range such as 120-140, or a part of a file's name, a partition or an error."""
@@ -179,11 +179,11 @@ class Page:
 
     txids: tuple[IndexedTxid, ...]
     before: int | None
-    """Where the next page begins: txids below this one; None: there are no more now."""
+    """The next page has txids below this one; None: there are no more now."""
 
 
 def kind_of(commit: Commit, topology: str) -> str:
-    """The kind of a version; see `Version.kind`."""
+    """Return the kind of a version; see `Version.kind`."""
     if commit.publication is not None:
         return "publication" if commit.publication.topology == topology else "foreign"
     for kind in ("fence", "settled", "compaction"):
@@ -197,14 +197,14 @@ def kind_of(commit: Commit, topology: str) -> str:
 
 
 def fits(commit: Commit) -> bool:
-    """Whether the numbers of a version fit into the index. Nothing else in a log limits them."""
-    found = commit.publication
+    """True if a version's numbers fit into the index. Nothing else in a log limits them."""
+    publication = commit.publication
     numbers = [sum(add.size for add in commit.adds), sum(add.rows for add in commit.adds)]
     numbers += [txid for txid in _txids_of(commit) if txid is not None]
-    if found is not None:
-        numbers += [found.epoch, found.replay_of or 0]
-        numbers += [n for m in found.txids for n in (m.txid, m.attempt_id, m.rows)]
-        if not all(map(math.isfinite, found.timings_ms.values())):
+    if publication is not None:
+        numbers += [publication.epoch, publication.replay_of or 0]
+        numbers += [n for m in publication.txids for n in (m.txid, m.attempt_id, m.rows)]
+        if not all(map(math.isfinite, publication.timings_ms.values())):
             return False
     return all(abs(number) < 2**63 for number in numbers)
 
@@ -213,8 +213,8 @@ class LogIndex:
     """The index of one topology. Safe from any thread.
 
     Args:
-        path: of the file, which must not exist.
-        topology: its name.
+        path: path of its file, which must not exist.
+        topology: the topology's name.
     """
 
     def __init__(self, path: Path, topology: str) -> None:
@@ -222,11 +222,11 @@ class LogIndex:
         self._path = path
         self._lock = threading.Lock()
         self._free: list[sqlite3.Connection] = []
-        """Connections that nobody reads with now."""
+        """Idle connections."""
         self._closed = False
         self._lending = threading.Lock()
         self._above: dict[int, int] = {}
-        # One for all who write: each has a cache, and there is a thread for each table.
+        # One connection for all writers: each has a cache, and every table has a thread.
         self._writer = self._connected()
         self._writer.create_aggregate("broken_rows", 1, _BrokenRows)
         with self._writing() as write:
@@ -241,15 +241,15 @@ class LogIndex:
         with self._lock:
             self._writer.close()
 
-    # --- what logs say -----------------------------------------------------------------------
+    # --- entries of the logs -----------------------------------------------------------------
 
     def add_newer(self, table: int, commits: Sequence[Commit | Unreadable]) -> None:
-        """Versions that follow all that are there, in ascending order."""
+        """Add versions that follow all those indexed, in ascending order."""
         with self._writing() as write:
             touched: set[int] = set()
             for commit, publication in self._added(write, table, commits):
                 first = publication.first_txid
-                # A replay publishes txids again, and takes back whatever came with them.
+                # A replay publishes txids again, and takes back all that came with them.
                 taken = write.execute(
                     "SELECT txid FROM parts WHERE tab = ? AND txid >= ?", (table, first)
                 ).fetchall()
@@ -260,7 +260,7 @@ class LogIndex:
             _recount(write, touched)
 
     def add_older(self, table: int, commits: Sequence[Commit | Unreadable]) -> None:
-        """Versions that precede all that are there, in descending order."""
+        """Add versions that precede all those indexed, in descending order."""
         with self._writing() as write:
             touched: set[int] = set()
             for commit, publication in self._added(write, table, commits):
@@ -271,7 +271,7 @@ class LogIndex:
             _recount(write, touched)
 
     def forget(self, table: int) -> None:
-        """Take out all that is known of a table's log: another one lies there."""
+        """Remove all entries of a table: another table has taken its place."""
         with self._writing() as write:
             had = write.execute("SELECT txid FROM parts WHERE tab = ?", (table,)).fetchall()
             write.execute("DELETE FROM parts WHERE tab = ?", (table,))
@@ -280,7 +280,7 @@ class LogIndex:
             self._above.pop(table, None)
 
     def let_go(self, table: int, below: int) -> None:
-        """Take out a table's versions below one, and the txids that no other table has."""
+        """Remove a table's versions below one, and the txids that no other table has."""
         with self._writing() as write:
             (last,) = write.execute(
                 "SELECT max(last) FROM versions WHERE tab = ? AND version < ? "
@@ -294,7 +294,7 @@ class LogIndex:
             _recount(write, (txid for (txid,) in had))
 
     def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
-        """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
+        """Add failed attempts (txid, attempt, milliseconds since 1970, error); keeps the newest."""
         with self._writing() as write:
             write.executemany(
                 "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)",
@@ -307,21 +307,21 @@ class LogIndex:
             )
 
     def forget_failures(self) -> None:
-        """Take out all failed attempts: they are of an earlier life of the topology."""
+        """Remove all failed attempts: they are of an earlier incarnation of the topology."""
         with self._writing() as write:
             write.execute("DELETE FROM failures")
 
     def _added(
         self, write: sqlite3.Connection, table: int, commits: Sequence[Commit | Unreadable]
     ) -> Iterator[tuple[Commit, Publication]]:
-        """Add each version; those with a publication of this topology are what is left to do."""
+        """Add each version; yields those with a publication of this topology."""
         for commit in commits:
             self._add_version(write, table, commit)
             if isinstance(commit, Unreadable):
                 continue
-            found = commit.publication
-            if found is not None and found.topology == self.topology:
-                yield commit, found
+            publication = commit.publication
+            if publication is not None and publication.topology == self.topology:
+                yield commit, publication
 
     def _add_version(
         self, write: sqlite3.Connection, table: int, commit: Commit | Unreadable
@@ -335,9 +335,9 @@ class LogIndex:
         kind = kind_of(commit, self.topology)
         first, last = _txids_of(commit)
         rows = [add.rows for add in commit.adds]
-        known = sum(rows) if all(count >= 0 for count in rows) else None
+        row_count = sum(rows) if all(count >= 0 for count in rows) else None
         size = sum(add.size for add in commit.adds)
-        what = (first, last, len(commit.adds), size, len(commit.removes), known)
+        what = (first, last, len(commit.adds), size, len(commit.removes), row_count)
         who = (commit.timestamp_ms, kind, printable(commit.operation), printable(commit.writer))
         write.execute(_ADD_VERSION, (table, commit.version, *who, *what))
 
@@ -349,9 +349,9 @@ class LogIndex:
         publication: Publication,
         above: int | None = None,
     ) -> list[int]:
-        """Add its txids, of those below `above`. Returns those whose rows broke rules.
+        """Add its txids below `above`. Returns those whose rows broke rules.
 
-        What all tables say alike of a txid is taken from the first: there may be many tables.
+        Facts that all tables share are taken from the first: there may be many tables.
         """
         members = [m for m in publication.txids if above is None or m.txid < above]
         version, epoch, at_ms = commit.version, publication.epoch, commit.timestamp_ms
@@ -362,9 +362,9 @@ class LogIndex:
                 for m in members
             ],
         )
-        asked = (publication.first_txid, publication.last_txid)
-        known = {txid: attempt for txid, *attempt in write.execute(_KNOWN, asked)}
-        fresh = [m for m in members if [epoch, m.attempt_id] > known.get(m.txid, [])]
+        span = (publication.first_txid, publication.last_txid)
+        attempts = {txid: attempt for txid, *attempt in write.execute(_SELECT_ATTEMPTS, span)}
+        fresh = [m for m in members if [epoch, m.attempt_id] > attempts.get(m.txid, [])]
         write.executemany(_ADD_TXID, [_row(m, publication, at_ms) for m in fresh])
         words = [(m.txid, _words(m, publication)) for m in fresh]
         write.executemany("INSERT OR REPLACE INTO words VALUES(?, ?)", words)
@@ -372,7 +372,7 @@ class LogIndex:
         write.executemany(
             "UPDATE txids SET rows = rows + ?, at_ms = max(at_ms, ?) WHERE txid = ?",
             [
-                (m.rows, at_ms if known[m.txid] == [epoch, m.attempt_id] else 0, m.txid)
+                (m.rows, at_ms if attempts[m.txid] == [epoch, m.attempt_id] else 0, m.txid)
                 for m in members
                 if m.txid not in added
             ],
@@ -381,19 +381,19 @@ class LogIndex:
 
     # --- questions ---------------------------------------------------------------------------
 
-    def page(self, wanted: Filter, before: int | None = None, limit: int = 100) -> Page:
-        """The newest txids below `before` that fit; at most `limit`, and bounded in time.
+    def page(self, conditions: Filter, before: int | None = None, limit: int = 100) -> Page:
+        """Find the newest matching txids below `before`: at most `limit`, and in bounded time.
 
-        A search that finds little stops after a moment: `Page.before` says where to go on.
+        A search that finds little stops after a moment: `Page.before` tells where to go on.
         """
         span = self.span()
         if span is None:
             return Page((), None)
         with self._reading() as ask:
-            return _searched(ask, span, _conditions(wanted), before, limit)
+            return _searched(ask, span, _conditions(conditions), before, limit)
 
     def txid(self, txid: int) -> tuple[IndexedTxid, tuple[Part, ...]] | None:
-        """One txid and its part of each table; None: it is not in the index."""
+        """Return one txid and its part of each table; None: it is not in the index."""
         with self._reading() as ask:
             row = ask.execute(f"SELECT {_COLUMNS} FROM txids t WHERE txid = ?", (txid,)).fetchone()
             parts = ask.execute(
@@ -404,14 +404,14 @@ class LogIndex:
         if row is None:
             return None
         return _indexed(row), tuple(
-            Part(table, version, attempt, epoch, rows, json.loads(said or "{}"))
-            for table, version, attempt, epoch, rows, said in parts
+            Part(table, version, attempt, epoch, rows, json.loads(violations or "{}"))
+            for table, version, attempt, epoch, rows, violations in parts
         )
 
     def failures(
         self, txid: int | None = None, limit: int = 100
     ) -> list[tuple[int, int, int, str]]:
-        """(txid, attempt, milliseconds since 1970, error), newest first; of one txid or of all."""
+        """Return (txid, attempt, milliseconds since 1970, error), newest first: of one or all."""
         where = "" if txid is None else "WHERE txid = ? "
         return self._asked(
             f"SELECT txid, attempt, at_ms, error FROM failures {where}"
@@ -423,7 +423,7 @@ class LogIndex:
     def versions(
         self, table: int, before: int | None = None, limit: int = 100, kind: str | None = None
     ) -> list[Version]:
-        """A table's versions below `before`, newest first."""
+        """Return a table's versions below `before`, newest first."""
         where, values = ("AND kind = ? ", [kind]) if kind else ("", [])
         rows = self._asked(
             f"SELECT * FROM versions WHERE tab = ? AND version < ? {where}"
@@ -436,7 +436,7 @@ class LogIndex:
         return [Version(*row) for row in rows]
 
     def strange(self, limit: int = 100) -> list[Version]:
-        """Versions that neither the topology nor plain maintenance has made, newest first."""
+        """Return versions that neither the topology nor plain maintenance made, newest first."""
         rows = self._asked(
             "SELECT * FROM versions WHERE kind IN ('foreign', 'unreadable') "
             "ORDER BY at_ms DESC, version DESC LIMIT ?",
@@ -445,7 +445,7 @@ class LogIndex:
         return [Version(*row) for row in rows]
 
     def version_of(self, table: int, txid: int) -> int | None:
-        """The version that holds the newest txid of a table up to this one; None: unknown."""
+        """Return the version with a table's newest txid up to this one; None: unknown."""
         rows = self._asked(
             "SELECT version FROM parts WHERE tab = ? AND txid <= ? ORDER BY txid DESC LIMIT 1",
             table,
@@ -454,7 +454,7 @@ class LogIndex:
         return rows[0][0] if rows else None
 
     def published(self, table: int, version: int) -> tuple[int, int] | None:
-        """First and last txid that a version of a table published; None: none, or unknown."""
+        """Return first and last txid that a table's version published; None: none, or unknown."""
         rows = self._asked(
             "SELECT first, last FROM versions WHERE tab = ? AND version = ? "
             "AND kind = 'publication'",
@@ -464,18 +464,18 @@ class LogIndex:
         return (rows[0][0], rows[0][1]) if rows else None
 
     def span(self, table: int | None = None) -> tuple[int, int] | None:
-        """The lowest and the highest txid that is indexed, of all tables or of one."""
+        """Return the lowest and the highest indexed txid, of all tables or of one."""
         source = "txids" if table is None else "parts WHERE tab = ?1"
         values = () if table is None else (table,)
-        # One at a time: of both together SQLite reads every entry.
+        # Two queries: for both in one SQLite reads every entry.
         ((low, high),) = self._asked(
             f"SELECT (SELECT min(txid) FROM {source}), (SELECT max(txid) FROM {source})", *values
         )
         return None if low is None else (low, high)
 
     def rows_by_table(self, txids: int) -> dict[int, int]:
-        """Table -> rows staged for it by the newest txids."""
-        # +tab: else SQLite takes the index by table, for the order, and reads all of it.
+        """Return table -> rows staged for it by the newest txids."""
+        # +tab: without it SQLite takes the index by table, for the order, and reads all of it.
         rows = self._asked(
             "SELECT tab, total(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
             "GROUP BY +tab",
@@ -484,21 +484,21 @@ class LogIndex:
         return {table: int(count) for table, count in rows}
 
     def newest_version(self, table: int, kind: str) -> Version | None:
-        """A table's newest version of a kind; None: none is indexed."""
-        found = self.versions(table, None, 1, kind)
-        return found[0] if found else None
+        """Return a table's newest version of a kind; None: none is indexed."""
+        versions = self.versions(table, None, 1, kind)
+        return versions[0] if versions else None
 
     def times_ms(self) -> tuple[int, int]:
-        """When the oldest and the newest txid were appended, milliseconds since 1970; 0: never."""
+        """Return the times of the oldest and newest txid, milliseconds since 1970; 0: none."""
         ((first, last),) = self._asked(
             "SELECT (SELECT min(at_ms) FROM txids WHERE at_ms > 0), (SELECT max(at_ms) FROM txids)"
         )
         return first or 0, last or 0
 
     def rate(self, now_ms: int, span_ms: int) -> tuple[int, int]:
-        """(rows, txids) that were published in the last time, so long.
+        """Return (rows, txids) that were published within the newest `span_ms`.
 
-        By the clock of whoever publishes them, which the newest txid tells if it is ahead.
+        By the publisher's clock: if it is ahead, the newest txid gives the time.
         """
         newest = self._asked("SELECT at_ms FROM txids ORDER BY txid DESC LIMIT 1")
         until = max(now_ms, newest[0][0] if newest else 0)
@@ -510,12 +510,12 @@ class LogIndex:
         return int(rows), txids
 
     def series(self, since_ms: int, until_ms: int, bucket_ms: int) -> list[tuple[Any, ...]]:
-        """By time, for charts.
+        """Return totals by time, for charts.
 
         Returns:
             (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
             milliseconds from planning to the commit turn, mean milliseconds of processing,
-            without the wait for it).
+            without the wait before it).
         """
         return self._asked(
             "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
@@ -528,15 +528,15 @@ class LogIndex:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else has meanwhile.
+        """Lend a connection to one reader at a time.
 
-        Not one for each thread: those of a server come and go, and would leave theirs behind.
+        Not one per thread: a server's threads come and go, and would leave theirs behind.
         """
         with self._lending:
             if self._closed:
                 raise sqlite3.ProgrammingError("The index is closed.")
-            found = self._free.pop() if self._free else None
-        connection = found or self._connected()
+            idle = self._free.pop() if self._free else None
+        connection = idle or self._connected()
         try:
             yield connection
         finally:
@@ -577,7 +577,7 @@ ON CONFLICT(txid) DO UPDATE SET
   first=excluded.first, last=excluded.last,
   at_ms=max(at_ms, excluded.at_ms)
 """
-_KNOWN = "SELECT txid, epoch, attempt FROM txids WHERE txid BETWEEN ? AND ?"
+_SELECT_ATTEMPTS = "SELECT txid, epoch, attempt FROM txids WHERE txid BETWEEN ? AND ?"
 _COLUMNS = (
     "txid, attempt, epoch, at_ms, rows, read, timings, total_ms, quarantined, replay_of, broken, "
     "first, last, (SELECT count(*) FROM failures f WHERE f.txid = t.txid)"
@@ -590,7 +590,7 @@ def _indexed(row: Sequence[Any]) -> IndexedTxid:
 
 
 def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
-    """Add up the rows of txids again; those that no table has any more go away."""
+    """Add up the rows of txids again; removes those that no table has any more."""
     chosen = [(txid,) for txid in txids]
     write.executemany(
         "UPDATE txids SET rows = (SELECT total(rows) FROM parts WHERE parts.txid = txids.txid), "
@@ -632,7 +632,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
 
 
 def _words(member: Member, publication: Publication) -> str:
-    """What a search looks at."""
+    """Return the text that a search covers."""
     texts = [*_strings(member.read), publication.quarantined or ""]
     return printable("\n".join(texts)).casefold()[:_LONGEST_SEARCH]
 
@@ -642,23 +642,23 @@ def _json(violations: Violations) -> str:
 
 
 class _BrokenRows:
-    """Rows of a txid that broke a rule, as its tables have them; an aggregate of SQLite's."""
+    """An aggregate for SQLite: the rows of a txid that broke a rule."""
 
     def __init__(self) -> None:
-        self._found: list[Violations] = []
+        self._violations: list[Violations] = []
 
     def step(self, violations: Any) -> None:
-        """Of one table, as JSON."""
-        self._found.append(json.loads(violations))
+        """Add one table's violations, as JSON."""
+        self._violations.append(json.loads(violations))
 
     def finalize(self) -> int:
-        """Of all: two tables may know of the same rule."""
-        merged = merged_violations(self._found)
+        """Return the sum over all tables; a rule that two tables have counts once."""
+        merged = merged_violations(self._violations)
         return sum(rows for rules in merged.values() for rows in rules.values())
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every name and text in a spout's metadata."""
+    """Yield every name and text in a spout's metadata."""
     waiting: list[Any] = [value]
     while waiting:
         one = read_of(waiting.pop())
@@ -687,50 +687,50 @@ def _searched(
     before: int | None,
     limit: int,
 ) -> Page:
-    """A page of the txids that fit, by steps whose length follows from how long they take."""
+    """Return a page of matching txids, searched in steps sized by their duration."""
     (lowest, highest), (where, values) = span, conditions
     top = highest + 1 if before is None else before
-    found: list[IndexedTxid] = []
+    txids: list[IndexedTxid] = []
     now = time.monotonic()
     ends = now + _SEARCH_SECS
     step = _STEP if where else highest + 1
-    while top > lowest and len(found) < limit:
+    while top > lowest and len(txids) < limit:
         began, bottom = now, max(lowest, top - step)
         rows = ask.execute(
             f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ?1 AND txid < ?2{where} "
             "ORDER BY txid DESC LIMIT ?",
-            (bottom, top, *values, limit - len(found)),
+            (bottom, top, *values, limit - len(txids)),
         ).fetchall()
-        found += map(_indexed, rows)
-        top = found[-1].txid if len(found) >= limit else bottom
+        txids += map(_indexed, rows)
+        top = txids[-1].txid if len(txids) >= limit else bottom
         now = time.monotonic()
         if now >= ends:
             break
         step = max(1, step // 2) if now - began > _STEP_SECS else min(_LONGEST_STEP, step * 2)
-    return Page(tuple(found), top if top > lowest else None)
+    return Page(tuple(txids), top if top > lowest else None)
 
 
-def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
-    """SQL after WHERE, and its values; ?1 and ?2 are the first txid and the one after the last."""
+def _conditions(conditions: Filter) -> tuple[str, list[Any]]:
+    """Return SQL after WHERE, and its values; ?1 is the first txid, ?2 the one after the last."""
     where, values = {
         "all": ("", []),
-        "open": (" AND txid > ?", [wanted.committed]),
+        "open": (" AND txid > ?", [conditions.committed]),
         "quarantined": (" AND quarantined IS NOT NULL", []),
         "replayed": (" AND (attempt > 0 OR replay_of IS NOT NULL)", []),
         "failed": (" AND EXISTS (SELECT 1 FROM failures f WHERE f.txid = t.txid)", []),
         "broken": (" AND broken > 0", []),
         "grouped": (" AND last > first", []),
-    }[wanted.only]
+    }[conditions.only]
     values = [*values]
-    if wanted.table is not None:
+    if conditions.table is not None:
         where += " AND EXISTS (SELECT 1 FROM parts p WHERE p.txid = t.txid AND p.tab = ?)"
-        values.append(wanted.table)
-    text = wanted.text.strip()
+        values.append(conditions.table)
+    text = conditions.text.strip()
     if not text:
         return where, values
     first, dash, last = text.partition("-")
     low, high = _txid(first), _txid(last if dash else first)
-    # "2013-01" is no range, but a part of a file's name.
+    # "2013-01" is not a range but a part of a file's name.
     if low is not None and high is not None and low <= high:
         return f"{where} AND txid BETWEEN ? AND ?", [*values, low, high]
     text = text.casefold()

@@ -1,4 +1,4 @@
-"""What is known of a topology beside ZooKeeper: by its name alone, or out of its program."""
+"""A topology to watch, given by its name alone or by its program."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["Known"]
 
 @dataclass(frozen=True)
 class Known:
-    """A topology to watch."""
+    """A topology to watch, and the facts that ZooKeeper does not have."""
 
     name: str
     config: TopologyConfig = field(default_factory=TopologyConfig)
     """Has the credentials for ZooKeeper: secrets."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """`TopologyPlan` as JSON; empty: only the name is known."""
+    """`TopologyPlan` as JSON; empty: only the name was given."""
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Table -> its `storage_options`: secrets."""
     program: str = ""
-    """FILE.py:TOPOLOGY; empty: not known."""
+    """FILE.py:TOPOLOGY; empty: unknown."""
 
     @classmethod
     def named(cls, target: str) -> Known:
-        """By NAME or FILE.py:TOPOLOGY.
+        """Build it from NAME or FILE.py:TOPOLOGY.
 
         Raises:
             TxnError: as `named_topology`.
@@ -43,7 +43,7 @@ class Known:
 
     @classmethod
     def of(cls, topology: Topology, program: str = "") -> Known:
-        """Out of a program that is loaded, by its FILE.py:TOPOLOGY."""
+        """Build it from a loaded program and its FILE.py:TOPOLOGY."""
         return cls(
             topology.name,
             topology.settings,
@@ -53,22 +53,22 @@ class Known:
         )
 
     def to_line(self) -> str:
-        """JSON in one line for another process, secrets included."""
+        """Return it as one line of JSON for another process, secrets included."""
         config = {name: _plain(getattr(self.config, name)) for name in self.config.model_fields_set}
         tables = {name: dict(options) for name, options in self.tables.items()}
-        told = {"name": self.name, "config": config, "plan": self.plan, "tables": tables}
-        return json.dumps({**told, "program": self.program}, default=str)
+        fields = {"name": self.name, "config": config, "plan": self.plan, "tables": tables}
+        return json.dumps({**fields, "program": self.program}, default=str)
 
     @classmethod
     def of_line(cls, line: str | bytes) -> Known:
-        """What `to_line` made."""
-        told = json.loads(line)
-        config = TopologyConfig.model_validate(told["config"])
-        return cls(told["name"], config, told["plan"], told["tables"], told["program"])
+        """Parse a line that `to_line` made."""
+        fields = json.loads(line)
+        config = TopologyConfig.model_validate(fields["config"])
+        return cls(fields["name"], config, fields["plan"], fields["tables"], fields["program"])
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON takes it."""
+    """Return a setting as a JSON value."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

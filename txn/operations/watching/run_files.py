@@ -1,7 +1,7 @@
-"""What a run leaves in its working folder: its log, and what it is doing at this moment.
+"""The files of a run in its working folder: its log, and a note with its current state.
 
-`.txn/logs/NAME.log` has every failed attempt with its error. `.txn/runs/NAME.json` has what only
-the running process knows: batches in flight by phase, lag, what holds it up, the plan. `txn run`
+`.txn/logs/NAME.log` has every failed attempt with its error. `.txn/runs/NAME.json` has the state
+that only the running process has: batches in flight by phase, lag, bottleneck, plan. `txn run`
 writes both, and nothing depends on either.
 """
 
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 LOG_FOLDER = Path(".txn/logs")
-"""Where `txn run` logs, relative to the working directory."""
+"""The folder for the logs of `txn run`, relative to the working directory."""
 RUNS_FOLDER = Path(".txn/runs")
-"""Where `txn run` says what it is doing, relative to the working directory."""
+"""The folder for the notes of `txn run`, relative to the working directory."""
 
 _LARGEST_NOTE = 4_000_000
 _FRESH_SECS = 15.0
@@ -44,7 +44,7 @@ _FAILED = re.compile(
 _MESSAGE = re.compile(r"\[(.+) (\d+):(\d+)\] failed: (.*)", re.DOTALL)
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 _BEGAN = "[{} 1:0] started"
-"""What the first attempt of a topology says: logs outlive one that is deleted and made anew."""
+"""Message of a topology's first attempt: a log outlives a topology that is made anew."""
 
 
 class _Note(BaseModel):
@@ -52,7 +52,7 @@ class _Note(BaseModel):
 
 
 class FlightNote(_Note):
-    """One open txid, as the run has it (`txn.engine.report.InFlight`)."""
+    """One open txid of a run (`txn.engine.report.InFlight`)."""
 
     txid: int
     attempt_id: int
@@ -65,36 +65,36 @@ class FlightNote(_Note):
 
 
 class RunNote(_Note):
-    """What a run says of itself, about twice a second."""
+    """The state of a run, which it writes about twice a second."""
 
     version: Literal[1] = 1
     topology: str
     pid: int
     machine: str = ""
-    """Boot and process-id namespace in which `pid` means something; empty where unknown."""
+    """Boot and process-id namespace in which `pid` is valid; empty where unknown."""
     epoch: int = 0
     at: float
-    """When it was written, seconds since 1970."""
+    """Time of writing, seconds since 1970."""
     ended: str | None = None
-    """How the run ended; None: it did not, when this was written."""
+    """The way in which the run ended; None: it had not ended when this was written."""
     error: str | None = None
     """The error with which it ended."""
     held_up_by: str = "idle"
     waits: tuple[str, ...] = ()
     in_flight: tuple[FlightNote, ...] = ()
     lags: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """stream -> unit (records, bytes, files, versions, seconds) -> what is not committed."""
+    """stream -> unit (records, bytes, files, versions, seconds) -> amount not committed."""
     planned: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """stream -> unit -> the part of it for which txids in flight are planned."""
+    """stream -> unit -> the part of the lag that txids in flight cover."""
     failures_logged: bool = True
-    """Whether the run's log has its failed attempts; not at `--log-level error`."""
+    """True if the run's log has its failed attempts; False at `--log-level error`."""
     program: str = ""
-    """FILE.py:TOPOLOGY that was run; empty: not known."""
+    """FILE.py:TOPOLOGY that was run; empty: unknown."""
     plan: dict[str, Any] = Field(default_factory=dict)
     """`txn.operations.plan.TopologyPlan` as JSON."""
 
     def is_live(self, now: float) -> bool:
-        """Whether the run that wrote it goes on, as far as can be told."""
+        """True if the run that wrote it seems to go on."""
         if self.ended is not None or now - self.at > _FRESH_SECS:
             return False
         return self.machine != machine_id() or is_running(self.pid)
@@ -113,7 +113,7 @@ def write_note(note: RunNote, folder: Path = RUNS_FOLDER) -> None:
 
 
 def read_note(topology: str, folder: Path = RUNS_FOLDER) -> RunNote | None:
-    """A topology's newest note; None: there is none that can be read."""
+    """Read a topology's newest note; None: it is missing or unreadable."""
     path = folder / f"{topology}.json"
     try:
         if path.stat().st_size > _LARGEST_NOTE:
@@ -125,52 +125,52 @@ def read_note(topology: str, folder: Path = RUNS_FOLDER) -> RunNote | None:
 
 
 class FailureLog:
-    """The failed attempts in a topology's log, each told once.
+    """The failed attempts in a topology's log, each returned once.
 
     Args:
-        folder: where `txn run` logs.
+        folder: the folder for the logs of `txn run`.
     """
 
     def __init__(self, topology: str, folder: Path = LOG_FOLDER) -> None:
         self.begins_anew = False
-        """Whether what `new` told before its last call is of an earlier life of the topology."""
+        """True if failures returned before the last call of `new` are of an earlier incarnation."""
         self._topology = topology
         self._began = _BEGAN.format(topology)
         self._paths = (folder / f"{topology}.log.1", folder / f"{topology}.log")
         self._read: dict[Path, tuple[int, int]] = {}
 
     def new(self) -> list[tuple[int, int, int, str]]:
-        """(txid, attempt, milliseconds since 1970, error) of those that came since the last call.
+        """Return (txid, attempt, milliseconds since 1970, error) of failures since the last call.
 
-        Those before the topology's first attempt are left out: txids begin again with it. A file
-        that was rotated away is read again from its beginning: the same failures come twice.
+        Skips those before the topology's first attempt, with which txids begin again. Reads a
+        file that was rotated away again from its beginning: the same failures come twice.
         """
         self.begins_anew = False
         failures: list[tuple[int, int, int, str]] = []
         for path in self._paths:
             with contextlib.suppress(OSError), path.open("rb") as file:
-                found = os.fstat(file.fileno())
+                stat = os.fstat(file.fileno())
                 inode, at = self._read.get(path, (0, 0))
-                if inode != found.st_ino or found.st_size < at:
+                if inode != stat.st_ino or stat.st_size < at:
                     at = 0
-                # A file is of one format. In text, what begins so is a line of an error.
-                of_format = self._of_json if file.read(1) == b"{" else self._of_text
+                # A file has one format. In a text log, only a line of an error begins with a brace.
+                parse = self._parse_json if file.read(1) == b"{" else self._parse_text
                 file.seek(at)
-                text = file.read(found.st_size - at)
+                text = file.read(stat.st_size - at)
                 whole = text.rfind(b"\n") + 1
-                self._read[path] = (found.st_ino, at + whole)
-                for told in of_format(text[:whole].decode("utf-8", "replace").splitlines()):
-                    if told is None:
+                self._read[path] = (stat.st_ino, at + whole)
+                for failure in parse(text[:whole].decode("utf-8", "replace").splitlines()):
+                    if failure is None:
                         self.begins_anew = True
                         failures.clear()
                     else:
-                        failures.append(told)
+                        failures.append(failure)
         return failures
 
-    def _of_text(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
-        """Failures, and None where a life begins.
+    def _parse_text(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
+        """Yield failures, and None where an incarnation begins.
 
-        Errors may go on over several lines: up to one that begins with a time.
+        An error may have several lines: it ends before one that begins with a time.
         """
         failed: re.Match[str] | None = None
         error: list[str] = []
@@ -180,7 +180,7 @@ class FailureLog:
                 error.append(line)
                 continue
             if failed is not None:
-                yield _told(failed, error)
+                yield _failure(failed, error)
             if line[begins.end() :] == f"txn {self._began}":
                 yield None
             failed = _FAILED.fullmatch(line)
@@ -188,27 +188,27 @@ class FailureLog:
                 failed = None
             error = [failed[6]] if failed else []
         if failed is not None:
-            yield _told(failed, error)
+            yield _failure(failed, error)
 
-    def _of_json(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
-        """The same of `--log-format json`."""
+    def _parse_json(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
+        """Yield the same from a log of `--log-format json`."""
         for line in lines:
             try:
-                said = json.loads(line)
-                failed = _MESSAGE.fullmatch(said["message"])
+                entry = json.loads(line)
+                failed = _MESSAGE.fullmatch(entry["message"])
                 at_ms = int(
-                    datetime.fromisoformat(said["time"].replace("Z", "+00:00")).timestamp() * 1000
+                    datetime.fromisoformat(entry["time"].replace("Z", "+00:00")).timestamp() * 1000
                 )
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 continue
-            if said["message"] == self._began:
+            if entry["message"] == self._began:
                 yield None
             if failed is not None and failed[1] == self._topology:
                 error = failed[4].strip()[:_LONGEST_ERROR]
                 yield _number(failed[2]), _number(failed[3]), at_ms, error
 
 
-def _told(failed: re.Match[str], error: list[str]) -> tuple[int, int, int, str]:
+def _failure(failed: re.Match[str], error: list[str]) -> tuple[int, int, int, str]:
     moment = datetime.fromisoformat(f"{failed[1]}.{failed[2]}").astimezone()
     at_ms = round(moment.timestamp() * 1000)
     text = "\n".join(error).strip()[:_LONGEST_ERROR]
@@ -216,5 +216,5 @@ def _told(failed: re.Match[str], error: list[str]) -> tuple[int, int, int, str]:
 
 
 def _number(digits: str) -> int:
-    """Numbers of a log that somebody has changed need not fit into the index."""
+    """Parse a number; an edited log may have one too large for the index."""
     return int(digits[:18])

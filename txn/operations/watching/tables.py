@@ -1,7 +1,7 @@
-"""A table as it is or was: its files, the first rows as of a txid, what two txids have changed.
+"""Read a table: its files, the first rows as of a txid, the difference of two txids.
 
-Read by delta-rs and Arrow, without Spark, and bounded: what would take too much memory is refused
-with the query that a user can run instead.
+Reads with delta-rs and Arrow, without Spark, and in bounded memory: refuses what would take too
+much, and names the query that a user can run instead.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["Change", "Difference", "Rows", "TableFacts", "difference", "first_ro
 
 _SMALL_BYTES = 1_000_000
 _LARGEST_BYTES = 64_000_000
-"""Bytes of files that are read as a whole, to combine partials or to compare two states."""
+"""Most bytes of files that are read as a whole, to combine partials or to compare two states."""
 _LONGEST_CELL = 300
 _MERGED = {"Count": "sum", "Sum": "sum", "Min": "min", "Max": "max"}
-"""Aggregate -> how Arrow combines its partials; others stay apart."""
+"""Aggregate -> Arrow's function that combines its partials; others stay partial."""
 _REMOVED = "txn_removed"
 _NAN = float("nan")
 
@@ -66,7 +66,7 @@ class TableFacts:
     """Delta's own, such as retention."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -80,9 +80,9 @@ class Rows:
     rows: Sequence[Sequence[str | None]]
     """Every value as text; None: NULL."""
     more: bool
-    """Whether there are more rows."""
+    """True if there are more rows."""
     note: str = ""
-    """What a reader has to know of them; empty: nothing."""
+    """A note for readers of the rows; empty: no note."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """What has changed in a table between two txids."""
+    """The changes of a table between two txids."""
 
     versions: tuple[int, int]
     keys: tuple[str, ...]
@@ -107,42 +107,42 @@ class Difference:
     """The columns of `Change.before` and `Change.after`."""
     changes: Sequence[Change]
     counts: Mapping[str, int] = field(default_factory=dict)
-    """kind -> how many; there may be more than `changes` shows."""
+    """kind -> number of changes, which may be more than `changes` has."""
 
 
 # --- the newest version ----------------------------------------------------------------------
 
 
 def table_facts(storage: Storage) -> TableFacts:
-    """A table as it is now.
+    """Read the facts of a table's newest version.
 
     Raises:
         DeltaError, OSError, TxnError: it cannot be read.
     """
     table = load(storage)
-    said = {name: value or "" for name, value in table.metadata().configuration.items()}
+    properties = {name: value or "" for name, value in table.metadata().configuration.items()}
     sizes, rows = _files(table)
-    keys, values = _described(said)
+    keys, values = _described(properties)
     return TableFacts(
         version=table.version(),
         files=len(sizes),
         bytes=sum(sizes),
         rows=rows,
         small_files=sum(size < _SMALL_BYTES for size in sizes),
-        kind=said.get("txn.kind", ""),
-        semantics=said.get("txn.semantics", ""),
+        kind=properties.get("txn.kind", ""),
+        semantics=properties.get("txn.semantics", ""),
         keys=keys,
         values=values,
-        buckets=_number(said.get("txn.buckets")),
-        first_txid=_number(said.get(FIRST_TXID)) or 1,
+        buckets=_number(properties.get("txn.buckets")),
+        first_txid=_number(properties.get(FIRST_TXID)) or 1,
         columns=_columns(table),
         partition_by=tuple(table.metadata().partition_columns),
-        properties={k: v for k, v in said.items() if k.startswith("delta.")},
+        properties={k: v for k, v in properties.items() if k.startswith("delta.")},
     )
 
 
 def _files(table: DeltaTable) -> tuple[list[int], int | None]:
-    """(bytes of each file, rows of all) of the table's version."""
+    """Return (bytes of each file, rows of all) of the table's version."""
     actions = pa.table(table.get_add_actions(flatten=True))
     sizes = actions["size_bytes"].to_pylist()
     if "num_records" not in actions.column_names:
@@ -151,23 +151,23 @@ def _files(table: DeltaTable) -> tuple[list[int], int | None]:
     return sizes, None if any(count is None for count in rows) else sum(rows)
 
 
-def _described(said: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """(keys, value -> aggregate) as a table's properties say; nothing if they make no sense."""
+def _described(properties: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Parse (keys, value -> aggregate) from a table's properties; empty if they are invalid."""
     try:
-        keys = json.loads(said.get("txn.keys") or "[]")
-        values = json.loads(said.get("txn.values") or "[]")
+        keys = json.loads(properties.get("txn.keys") or "[]")
+        values = json.loads(properties.get("txn.values") or "[]")
         return tuple(str(k) for k in keys), {str(v[0]): str(v[1]) for v in values}
     except (ValueError, TypeError, IndexError, KeyError, RecursionError):
         return (), {}
 
 
-def _partial(said: Mapping[str, str]) -> list[str]:
-    """Value columns of a state that store something else than what readers see.
+def _partial(properties: Mapping[str, str]) -> list[str]:
+    """Return the value columns of a state whose stored values are not what readers see.
 
-    The table says so with a second text for the value (`committers.state.shape`).
+    The table marks them with a second text for the value (`committers.state.shape`).
     """
     try:
-        values = json.loads(said.get("txn.values") or "[]")
+        values = json.loads(properties.get("txn.values") or "[]")
         return [str(value[0]) for value in values if len(value) > 2]
     except (ValueError, TypeError, IndexError, KeyError, RecursionError):
         return []
@@ -178,7 +178,7 @@ def _number(text: str | None) -> int:
 
 
 def _columns(table: DeltaTable) -> dict[str, str]:
-    """Column -> its type in Delta's words."""
+    """Return column -> its type, as Delta names it."""
     return {f.name: getattr(f.type, "type", None) or _kind(f.type) for f in table.schema().fields}
 
 
@@ -196,59 +196,61 @@ def first_rows(
     limit: int,
     group: tuple[int, int] | None = None,
 ) -> Rows:
-    """The first rows of a version, as of a txid where the version holds later ones too.
+    """Read the first rows of a version, as of a txid if the version holds later ones too.
 
     Args:
-        txid: rows of later txids are left out; None: all of the version.
+        txid: leave out rows of later txids; None: read the whole version.
         group: first and last txid that the version published.
 
     Raises:
         UserError: Arrow cannot read the table.
-        DeltaError, OSError: its version, or files of it, are not there any more.
+        DeltaError, OSError: its version, or files of it, are gone.
     """
     table = load(storage, version)
-    said = {name: value or "" for name, value in table.metadata().configuration.items()}
-    keys, values = _described(said)
-    data, columns, wanted = _dataset(table), _columns(table), None
+    properties = {name: value or "" for name, value in table.metadata().configuration.items()}
+    keys, values = _described(properties)
+    data, columns, condition = _dataset(table), _columns(table), None
     note = ""
-    if said.get("txn.kind") == "upsert":
-        wanted, note = _alive(columns), _about_state(said, txid, group)
+    if properties.get("txn.kind") == "upsert":
+        condition, note = _alive(columns), _state_note(properties, txid, group)
     elif txid is not None and TXID in columns:
-        wanted = dataset.field(TXID) <= txid
+        condition = dataset.field(TXID) <= txid
     what = f"read rows of table {storage.location}"
-    if not said.get("txn.kind", "").startswith("log"):
-        found = retried(lambda: data.head(limit + 1, filter=wanted), what)
-        return Rows(version, columns, _texts(found.slice(0, limit)), found.num_rows > limit, note)
-    apart = _why_apart(values, said, sum(_files(table)[0]), data.schema)
-    if apart:
-        found = retried(lambda: data.head(limit + 1, filter=wanted), what)
-        rows = _texts(found.slice(0, limit))
-        return Rows(version, columns, rows, found.num_rows > limit, apart)
-    whole = _combined(retried(lambda: data.to_table(filter=wanted), what), keys, values)
+    if not properties.get("txn.kind", "").startswith("log"):
+        head = retried(lambda: data.head(limit + 1, filter=condition), what)
+        return Rows(version, columns, _texts(head.slice(0, limit)), head.num_rows > limit, note)
+    reason = _why_partial(values, properties, sum(_files(table)[0]), data.schema)
+    if reason:
+        head = retried(lambda: data.head(limit + 1, filter=condition), what)
+        rows = _texts(head.slice(0, limit))
+        return Rows(version, columns, rows, head.num_rows > limit, reason)
+    whole = _combined(retried(lambda: data.to_table(filter=condition), what), keys, values)
     shown = {name: columns.get(name, "") for name in whole.column_names}
     return Rows(version, shown, _texts(whole.slice(0, limit)), whole.num_rows > limit)
 
 
 def _alive(columns: Mapping[str, str]) -> dataset.Expression | None:
-    """Which rows of a state are there: keys that were removed may still be stored."""
+    """Return a filter for the rows that exist: a state may still store removed keys."""
     removed = dataset.field(_REMOVED)
     return removed.is_null() | ~removed if _REMOVED in columns else None
 
 
-def _about_state(said: Mapping[str, str], txid: int | None, group: tuple[int, int] | None) -> str:
-    """What a reader has to know of the rows of a state; empty: nothing."""
-    told = []
+def _state_note(
+    properties: Mapping[str, str], txid: int | None, group: tuple[int, int] | None
+) -> str:
+    """Return the note for readers of a state's rows; empty: no note."""
+    notes = []
     if txid is not None and group is not None and txid < group[1]:
-        told.append(
+        notes.append(
             f"Txids {group[0]} to {group[1]} were published together, as one version: this is the "
             f"state after txid {group[1]}."
         )
-    if partial := _partial(said):
-        told.append(
+    if partial := _partial(properties):
+        notes.append(
             f"{', '.join(partial)}: what is stored to go on from, and not the result, which "
             "StateTable(...).read(spark) shows."
         )
-    return " ".join(told)
+    return " ".join(notes)
 
 
 def _dataset(table: DeltaTable) -> Dataset:
@@ -261,11 +263,11 @@ def _dataset(table: DeltaTable) -> Dataset:
         ) from error
 
 
-def _why_apart(
-    values: Mapping[str, str], said: Mapping[str, str], size: int, schema: pa.Schema
+def _why_partial(
+    values: Mapping[str, str], properties: Mapping[str, str], size: int, schema: pa.Schema
 ) -> str:
-    """Why partial aggregates of a log table are shown as they are stored; empty: they are not."""
-    keys = _described(said)[0]
+    """Explain why a log table's partial aggregates are shown as stored; empty: they are not."""
+    keys = _described(properties)[0]
     others = [
         f"{name} ({aggregate})"
         for name, aggregate in values.items()
@@ -275,7 +277,7 @@ def _why_apart(
     reason = ""
     if others:
         reason = f"only Spark can combine {', '.join(others)}"
-    elif said.get("txn.kind") != "log":
+    elif properties.get("txn.kind") != "log":
         reason = "keys may have been removed"
     elif size > _LARGEST_BYTES:
         reason = f"the table has more than {_LARGEST_BYTES // 1_000_000} MB"
@@ -286,29 +288,29 @@ def _why_apart(
 
 
 def _is_merged(aggregate: str, kind: pa.DataType) -> bool:
-    """Whether Arrow can combine the partials of an aggregate of that type."""
+    """True if Arrow can combine the partials of an aggregate of that type."""
     return aggregate.partition("(")[0] in _MERGED and not pa.types.is_nested(kind)
 
 
 def _combined(rows: pa.Table, keys: Sequence[str], values: Mapping[str, str]) -> pa.Table:
-    """Keys and values of a log table, as readers see them."""
-    # By number: "c_sum", as Arrow names the sum of c, may be the name of a key.
+    """Combine a log table's partials into the keys and values that readers see."""
+    # Numbers for names: "c_sum", Arrow's name for the sum of c, may be the name of a key.
     columns = {str(place): rows[name] for place, name in enumerate((*keys, *values))}
     ways = {
         str(place): _MERGED[aggregate.partition("(")[0]]
         for place, aggregate in enumerate(values.values(), len(keys))
     }
-    # NaN is the greatest number, and Arrow passes it over.
+    # To Spark NaN is the greatest number; Arrow ignores it.
     floats = [n for n, way in ways.items() if way == "max" and _is_float(columns[n].type)]
     nans = {f"nan {name}": pc.is_nan(columns[name]) for name in floats}
     grouped = pa.table({**columns, **nans}).group_by([*columns][: len(keys)])
-    found = grouped.aggregate([*ways.items(), *((name, "any") for name in nans)])
-    order = [found[name] for name in [*columns][: len(keys)]]
+    aggregated = grouped.aggregate([*ways.items(), *((name, "any") for name in nans)])
+    order = [aggregated[name] for name in [*columns][: len(keys)]]
     for name, way in ways.items():
-        column = found[f"{name}_{way}"]
+        column = aggregated[f"{name}_{way}"]
         if name in floats:
             nan = pa.scalar(float("nan"), column.type)
-            column = pc.if_else(pc.fill_null(found[f"nan {name}_any"], False), nan, column)
+            column = pc.if_else(pc.fill_null(aggregated[f"nan {name}_any"], False), nan, column)
         order.append(column)
     return pa.table(order, names=[*keys, *values])
 
@@ -327,10 +329,10 @@ def difference(
     limit: int,
     groups: Sequence[tuple[int, int] | None] = (),
 ) -> Difference:
-    """What has changed in a table from one txid to a later one.
+    """Compare a table as of one txid with a later one.
 
-    Of a state by key: only the files that one version has and the other has not are read. Of an
-    append table: the rows of the txids in between.
+    Compares a state by key, and reads only the files that are in one version alone. For an append
+    table, reads the rows of the txids in between.
 
     Args:
         groups: first and last txid that each of the versions published.
@@ -338,12 +340,12 @@ def difference(
     Raises:
         UserError: there is too much to compare here, or a txid of a state was published together
             with later ones.
-        DeltaError, OSError: a version, or files of it, are not there any more.
+        DeltaError, OSError: a version, or files of it, are gone.
     """
     older, newer = load(storage, versions[0]), load(storage, versions[1])
-    said = {name: value or "" for name, value in newer.metadata().configuration.items()}
-    keys, values = _described(said)
-    kind, columns = said.get("txn.kind", ""), _columns(newer)
+    properties = {name: value or "" for name, value in newer.metadata().configuration.items()}
+    keys, values = _described(properties)
+    kind, columns = properties.get("txn.kind", ""), _columns(newer)
     between = (dataset.field(TXID) > txids[0]) & (dataset.field(TXID) <= txids[1])
     if kind == "upsert":
         _refuse_parts(txids, groups)
@@ -352,7 +354,7 @@ def difference(
         after = _shown(new.to_table(), columns, keys, values)
         return _compared(versions, before, after, keys, limit)
     data = _dataset(newer)
-    if kind == "log" and not _why_apart(values, said, sum(_files(newer)[0]), data.schema):
+    if kind == "log" and not _why_partial(values, properties, sum(_files(newer)[0]), data.schema):
         before, after = (
             _combined(_dataset(table).to_table(filter=dataset.field(TXID) <= txid), keys, values)
             for table, txid in ((older, txids[0]), (newer, txids[1]))
@@ -364,13 +366,13 @@ def difference(
             "Compare the two versions with Spark: EXCEPT ALL of one and the other."
         )
     shown = tuple(columns)
-    found = data.head(limit, filter=between)
-    rows = [Change("added", (), None, row) for row in _texts(found.select(list(shown)))]
+    rows_between = data.head(limit, filter=between)
+    rows = [Change("added", (), None, row) for row in _texts(rows_between.select(list(shown)))]
     return Difference(versions, (), shown, rows, {"added": data.count_rows(filter=between)})
 
 
 def _refuse_parts(txids: tuple[int, int], groups: Sequence[tuple[int, int] | None]) -> None:
-    """A version has the state after the last txid that it published, and none in between."""
+    """Refuse a txid inside a group: a version has only the state after its last txid."""
     for txid, group in zip(txids, groups, strict=False):
         if group is not None and txid < group[1]:
             raise UserError(
@@ -381,10 +383,10 @@ def _refuse_parts(txids: tuple[int, int], groups: Sequence[tuple[int, int] | Non
 
 
 def _only_in(table: DeltaTable, other: DeltaTable) -> Dataset:
-    """The rows of the files that one version has and the other has not."""
-    own, others = file_sizes(table), file_sizes(other)
-    paths = [path for path in own if path not in others]
-    total = sum(own[path] for path in paths)
+    """Return the rows of the files that are in one version and not in the other."""
+    sizes, others = file_sizes(table), file_sizes(other)
+    paths = [path for path in sizes if path not in others]
+    total = sum(sizes[path] for path in paths)
     if total > _LARGEST_BYTES:
         raise UserError(
             f"The states differ in files of {total // 1_000_000} MB, more than the "
@@ -392,19 +394,19 @@ def _only_in(table: DeltaTable, other: DeltaTable) -> Dataset:
             "nearer to each other, or compare what StateTable(...).read(spark, txid=...) returns."
         )
     whole = _dataset(table)
-    wanted = set(paths)
-    fragments = [f for f in whole.get_fragments() if _is_one_of(f.path, wanted)]
+    chosen = set(paths)
+    fragments = [f for f in whole.get_fragments() if _ends_with_any(f.path, chosen)]
     return dataset.FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
 
 
-def _is_one_of(path: str, wanted: Iterable[str]) -> bool:
-    return path in wanted or any(path.endswith(f"/{one}") for one in wanted)
+def _ends_with_any(path: str, paths: Iterable[str]) -> bool:
+    return path in paths or any(path.endswith(f"/{end}") for end in paths)
 
 
 def _shown(
     rows: pa.Table, columns: Mapping[str, str], keys: Sequence[str], values: Iterable[str]
 ) -> pa.Table:
-    """Keys and values without bookkeeping, of the keys that are not removed."""
+    """Return keys and values without bookkeeping and without removed keys."""
     if _REMOVED in rows.column_names:
         rows = rows.filter(pc.invert(pc.fill_null(rows[_REMOVED], False)))
     return rows.select([name for name in columns if name in {*keys, *values}])
@@ -413,30 +415,33 @@ def _shown(
 def _compared(
     versions: tuple[int, int], before: pa.Table, after: pa.Table, keys: Sequence[str], limit: int
 ) -> Difference:
-    """Two states, key by key. Both fit into memory."""
+    """Compare two states key by key. Both fit into memory."""
     values = tuple(name for name in after.column_names if name not in keys)
-    old, new = _by_key(before, keys, values), _by_key(after, keys, values)
+    old, new = _rows_by_key(before, keys, values), _rows_by_key(after, keys, values)
     counts = {"added": 0, "changed": 0, "removed": 0}
     changes: list[Change] = []
     for key in (*new, *(key for key in old if key not in new)):
-        was, now = old.get(key), new.get(key)
-        if was == now:
+        old_values, new_values = old.get(key), new.get(key)
+        if old_values == new_values:
             continue
-        kind = "added" if was is None else "removed" if now is None else "changed"
+        kind = "added" if old_values is None else "removed" if new_values is None else "changed"
         counts[kind] += 1
         if len(changes) < limit:
-            told = (None if row is None else [_text(value) for value in row] for row in (was, now))
-            changes.append(Change(kind, [_text(part) for part in key], *told))
+            texts = (
+                None if row is None else [_text(value) for value in row]
+                for row in (old_values, new_values)
+            )
+            changes.append(Change(kind, [_text(part) for part in key], *texts))
     return Difference(versions, tuple(keys), values, changes, counts)
 
 
-def _by_key(
+def _rows_by_key(
     rows: pa.Table, keys: Sequence[str], values: Sequence[str]
 ) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     columns = [_compared_values(rows[name]) for name in (*keys, *values)]
     split = len(keys)
-    found = zip(*columns, strict=True)
-    return {tuple(map(_hashable, row[:split])): row[split:] for row in found}
+    values_by_row = zip(*columns, strict=True)
+    return {tuple(map(_hashable, row[:split])): row[split:] for row in values_by_row}
 
 
 def _hashable(value: Any) -> Any:
@@ -444,18 +449,18 @@ def _hashable(value: Any) -> Any:
 
 
 def _compared_values(column: pa.ChunkedArray) -> list[Any]:
-    found = _values(column)
+    items = _values(column)
     if _is_float(column.type) or pa.types.is_nested(column.type):
-        return [_one_nan(value) for value in found]
-    return found
+        return [_one_nan(value) for value in items]
+    return items
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with the same object for every NaN in it, by which Python finds them equal."""
+    """Replace every NaN in a value by the same object, so that Python finds them equal."""
     if isinstance(value, list | tuple):
-        return [_one_nan(each) for each in value]
+        return [_one_nan(item) for item in value]
     if isinstance(value, dict):
-        return {name: _one_nan(each) for name, each in value.items()}
+        return {name: _one_nan(item) for name, item in value.items()}
     return _NAN if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -468,15 +473,15 @@ def _texts(rows: pa.Table) -> list[list[str | None]]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python's values; text for those that Python cannot have."""
+    """Return Python's values; text for those that Python cannot represent."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
-        return [_value(each) for each in column]
+        return [_value(scalar) for scalar in column]
 
 
 def _value(one: pa.Scalar) -> Any:
-    """A value of Spark's may be a date after the year 9999, or a string that is no UTF-8."""
+    """Convert a value of Spark, also a date after the year 9999 or a string that is not UTF-8."""
     try:
         return one.as_py()
     except (OverflowError, ValueError):
@@ -490,7 +495,7 @@ def _value(one: pa.Scalar) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    """A value for people; long ones are cut."""
+    """Return a value as text for people; long ones are cut."""
     if value is None:
         return None
     if isinstance(value, str):

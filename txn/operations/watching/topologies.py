@@ -1,8 +1,8 @@
-"""Topologies under watch: what ZooKeeper, the logs and the running processes say, kept up to date.
+"""Topologies under watch: the state of ZooKeeper, logs and running processes, kept up to date.
 
-One thread asks ZooKeeper, one for each topology reads what its run says, and one for each table its
-log (`watched_table`). A question is answered out of memory and the index, so that it does not wait
-for storage, but for those about rows and about one txid's record.
+One thread polls ZooKeeper, one per topology reads its run's note and log, and one per table reads
+its log (`watched_table`). Questions are answered from memory and the index, so that they do not
+wait for storage, except those about rows and about one txid's record.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from txn.operations.watching.watched_table import WatchedTable
 __all__ = ["Sample", "Watch", "Watched"]
 
 _SAMPLES = 3600
-"""Newest samples, all of which are kept: half an hour of a busy run."""
+"""Number of newest samples that are all kept: half an hour of a busy run."""
 _SPARSE_SECS = 10
-"""Of what is older, one sample each so many seconds is."""
+"""Seconds between older samples that are kept."""
 _SPARSE_SAMPLES = 86_400 // _SPARSE_SECS
 _NOTES_SECS = 0.5
-"""How often notes and logs of runs are read when ZooKeeper says nothing new."""
+"""Interval for reading notes and logs of runs while ZooKeeper has nothing new."""
 _YIELD = 0.3
-"""Share of the time of background reading that is left to requests."""
+"""Pause for requests after background reading, as a share of its time."""
 _END_SECS = 5.0
-"""How long the end waits for threads."""
+"""Most seconds that `Watch.__exit__` waits for threads."""
 
 log = logging.getLogger("txn.watching")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a running topology lagged by at one moment."""
+    """The lag of a running topology at one moment."""
 
     at_ms: int
     lag: Mapping[str, Mapping[str, float]]
@@ -61,41 +61,41 @@ class Watched:
     """One topology under watch.
 
     Args:
-        folder: of its index.
+        folder: path for its index, without suffix.
         where: the working folder in which it runs.
         zookeeper: as for `Topology.run`.
     """
 
     def __init__(
-        self, known: Known, folder: Path, where: Path = Path(), zookeeper: str = "embedded"
+        self, topology: Known, folder: Path, where: Path = Path(), zookeeper: str = "embedded"
     ) -> None:
-        self.name = known.name
+        self.name = topology.name
         self.zookeeper = zookeeper
-        self._program = known.program
-        self.config = known.config
+        self._program = topology.program
+        self.config = topology.config
         self._folder = folder
-        self._options = known.tables
+        self._options = topology.tables
         self._indexes: list[LogIndex] = []
         self.status: Status | None = None
         self.error: str | None = None
-        """Why ZooKeeper does not tell of it."""
+        """Why ZooKeeper has no status of it."""
         self.is_absent = False
-        """Whether that is because ZooKeeper does not know it."""
+        """True if the reason is that ZooKeeper does not know it."""
         self._note: RunNote | None = None
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._older: deque[Sample] = deque(maxlen=_SPARSE_SAMPLES)
         self.revision = 0
-        """Raised with everything that changes."""
-        self.told = threading.Event()
-        """ZooKeeper has said something new: the next look at logs and notes need not wait."""
+        """Increased with every change."""
+        self.news = threading.Event()
+        """Set when ZooKeeper has something new: the next read of logs and notes need not wait."""
         self._changing = threading.Lock()
-        self.plan: Mapping[str, Any] = known.plan
+        self.plan: Mapping[str, Any] = topology.plan
         self._where = where
         self._seen: tuple[Any, ...] = ()
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing of logs. What is at work with the index before may go on with that."""
+        """Start with an empty index. Threads that still use the former one may go on with it."""
         index = LogIndex(self._folder.with_suffix(f".{len(self._indexes)}.sqlite"), self.name)
         self._indexes.append(index)
         self.index = index
@@ -111,7 +111,7 @@ class Watched:
 
     @property
     def note(self) -> RunNote | None:
-        """What the newest run said last; None: nothing.
+        """The newest run's last note; None: no note.
 
         A leader that was cut off writes into the same file as its successor for a while.
         """
@@ -122,22 +122,22 @@ class Watched:
 
     @property
     def is_live(self) -> bool:
-        """Whether a run of it tells what it is doing."""
+        """True if a run of it writes notes."""
         note = self.note
         return note is not None and note.is_live(time.time())
 
     @property
     def program(self) -> str:
-        """Its FILE.py:TOPOLOGY; empty: not known."""
+        """Its FILE.py:TOPOLOGY; empty: unknown."""
         return self._program or (self.note.program if self.note else "")
 
     @property
     def committed(self) -> int | None:
-        """ZooKeeper's committed txid; None: not known."""
+        """ZooKeeper's committed txid; None: unknown."""
         return self.status.found.progress.committed.txid if self.status else None
 
     def table(self, name: str) -> WatchedTable:
-        """A table by its name.
+        """Return a table by its name.
 
         Raises:
             UserError: the topology has no such table.
@@ -147,20 +147,20 @@ class Watched:
                 return table
         raise UserError(f"Topology '{self.name}' has no table of that name.")
 
-    def looked(self, look: Look) -> None:
-        """Take what ZooKeeper says."""
+    def looked(self, answer: Look) -> None:
+        """Take in an answer of ZooKeeper."""
         before = self.status, self.error
-        found = look.statuses.get(self.name)
-        if found is not None and self.status is not None and _is_anew(self.status, found):
-            left = self.tables
+        status = answer.statuses.get(self.name)
+        if status is not None and self.status is not None and _is_obsolete(self.status, status):
+            tables = self.tables
             self._begin()
-            for table in left:
+            for table in tables:
                 table.leave()
-        self.status = found or self.status
-        self.error = look.error or look.errors.get(self.name)
-        self.is_absent = not look.error and self.name in look.absent
-        if found is not None:
-            committed = found.found.progress.committed.tables
+        self.status = status or self.status
+        self.error = answer.error or answer.errors.get(self.name)
+        self.is_absent = not answer.error and self.name in answer.absent
+        if status is not None:
+            committed = status.found.progress.committed.tables
             for name in committed:
                 self._add_table(name)
             for table in self.tables:
@@ -171,10 +171,10 @@ class Watched:
             self.wake()
 
     def wake(self) -> None:
-        """Let everybody look at once who waits to look again."""
-        self.told.set()
+        """Let all waiting threads read at once."""
+        self.news.set()
         for table in self.tables:
-            table.told.set()
+            table.news.set()
 
     def _add_table(self, name: str) -> None:
         if all(table.name != name for table in self.tables):
@@ -182,12 +182,12 @@ class Watched:
             self.tables.append(WatchedTable(self.index, len(self.tables), name, options))
 
     def changed(self) -> None:
-        """There is something new. From any thread."""
+        """Note a change. From any thread."""
         with self._changing:
             self.revision += 1
 
     def refresh(self) -> None:
-        """Read what the run and its log say. From one thread."""
+        """Read the run's note and log. From one thread."""
         attempts, index = self._failed
         failures = attempts.new()
         if attempts.begins_anew:
@@ -215,34 +215,34 @@ class Watched:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What the run said while it was watched, of about a day; the oldest first."""
+        """The samples of about a day, the oldest first."""
         return (*self._older, *self._samples)
 
     @property
     def reads_old(self) -> bool:
-        """Whether older versions are still being read."""
+        """True if older versions are still being read."""
         return any(table.reads_old for table in tuple(self.tables))
 
 
-def _is_anew(before: Status, now: Status) -> bool:
-    """Whether what the logs said no longer holds: another life of the topology, or fewer tables."""
-    was, found = before.found, now.found
-    if set(was.progress.committed.tables) - set(found.progress.committed.tables):
+def _is_obsolete(before: Status, now: Status) -> bool:
+    """True if the index is obsolete: the topology has a new incarnation, or fewer tables."""
+    was, current = before.found, now.found
+    if set(was.progress.committed.tables) - set(current.progress.committed.tables):
         return True
-    old, new = was.incarnation, found.incarnation
+    old, new = was.incarnation, current.incarnation
     return old is not None and new is not None and old.id not in (new.id, *new.takes_over)
 
 
 class Watch:
-    """All topologies that a page shows. To be entered; its threads end with it.
+    """All topologies that a page shows. A context manager; its threads end with it.
 
     Args:
-        topologies: none: every one that ZooKeeper knows.
+        topologies: the topologies to show; empty: every one that ZooKeeper knows.
         zookeeper: as for `Topology.run`.
         where: the working folder in which they run.
-        starts_server: whether an embedded server may be started for a moment; False in a run,
+        starts_server: True if an embedded server may be started for a moment; False in a run,
             which is about to start one itself.
-        feed: who asks ZooKeeper.
+        feed: the class that polls ZooKeeper.
     """
 
     def __init__(
@@ -258,21 +258,21 @@ class Watch:
         self.look = Look(0.0)
         self._where = where
         self._named: dict[str, Known] = {}
-        for known in topologies:
-            if known.plan or known.name not in self._named:
-                self._named[known.name] = known
+        for topology in topologies:
+            if topology.plan or topology.name not in self._named:
+                self._named[topology.name] = topology
         self._scratch = tempfile.TemporaryDirectory(prefix="txn-dashboard-")
         self._watched: dict[str, Watched] = {}
         self._busy = threading.Lock()
-        """Held by work that keeps Python busy: one table at a time, so that requests are served."""
+        """Lock for work that keeps Python busy: one table at a time, so that requests go on."""
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        wanted = {name: known.config for name, known in self._named.items()}
-        self._feed = feed(zookeeper, wanted, self._looked, starts_server=starts_server)
+        settings = {name: topology.config for name, topology in self._named.items()}
+        self._feed = feed(zookeeper, settings, self._take_in, starts_server=starts_server)
 
     def __enter__(self) -> Watch:  # noqa: PYI034 - typing.Self is Python 3.11
-        for known in self._named.values():
-            self._add(known)
+        for topology in self._named.values():
+            self._add(topology)
         self._feed.start()
         return self
 
@@ -282,7 +282,7 @@ class Watch:
         for watched in tuple(self._watched.values()):
             watched.wake()
         until = time.monotonic() + _END_SECS
-        for thread in self._threads:  # one may wait for storage that is away
+        for thread in self._threads:  # one may wait for storage that does not answer
             thread.join(max(0.0, until - time.monotonic()))
         for watched in tuple(self._watched.values()):
             watched.close()
@@ -291,50 +291,50 @@ class Watch:
 
     @property
     def names(self) -> list[str]:
-        """The topologies, in the order in which they were named or found."""
+        """The names of the topologies, in the order in which they were given or found."""
         return list(self._watched)
 
     def topology(self, name: str) -> Watched:
-        """One topology.
+        """Return a topology by its name.
 
         Raises:
             UserError: it is not under watch.
         """
-        found = self._watched.get(name)
-        if found is None:
+        watched = self._watched.get(name)
+        if watched is None:
             raise UserError("There is no topology of that name here.")
-        return found
+        return watched
 
     @property
     def revisions(self) -> dict[str, int]:
         """Topology -> a number that changes with it."""
         return {name: watched.revision for name, watched in tuple(self._watched.items())}
 
-    def _add(self, known: Known) -> None:
+    def _add(self, topology: Known) -> None:
         folder = Path(self._scratch.name) / str(len(self._watched))
-        watched = Watched(known, folder, self._where, self.zookeeper)
-        self._watched[known.name] = watched
-        self._start(f"txn-watch {known.name}", self._follow, watched)
+        watched = Watched(topology, folder, self._where, self.zookeeper)
+        self._watched[topology.name] = watched
+        self._start(f"txn-watch {topology.name}", self._follow, watched)
         self._start_tables(watched)
 
-    def _looked(self, look: Look) -> None:
-        self.look = look
-        # One that cannot be read is shown with the reason.
-        for name in () if self._named else {**look.statuses, **look.errors}:
+    def _take_in(self, answer: Look) -> None:
+        self.look = answer
+        # A topology that cannot be read is shown with the reason.
+        for name in () if self._named else {**answer.statuses, **answer.errors}:
             if name not in self._watched:
                 self._add(Known(name))
         for watched in tuple(self._watched.values()):
-            watched.looked(look)
+            watched.looked(answer)
             self._start_tables(watched)
 
     def _start_tables(self, watched: Watched) -> None:
         for table in watched.tables:
             if table.thread is None:
-                told = (self._closed, self._turn, watched.changed)
-                table.thread = self._start(f"txn-watch {table.name}", table.watch, *told)
+                args = (self._closed, self._turn, watched.changed)
+                table.thread = self._start(f"txn-watch {table.name}", table.watch, *args)
 
-    def _start(self, name: str, job: Callable[..., None], *told: Any) -> threading.Thread:
-        thread = threading.Thread(target=job, args=told, name=name, daemon=True)
+    def _start(self, name: str, job: Callable[..., None], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=job, args=args, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
         return thread
@@ -345,8 +345,8 @@ class Watch:
                 watched.refresh()
             except Exception:
                 log.exception("topology '%s' could not be looked at", watched.name)
-            watched.told.wait(_NOTES_SECS)
-            watched.told.clear()
+            watched.news.wait(_NOTES_SECS)
+            watched.news.clear()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What is wrong with a topology, or was, and what to do about it."""
+"""List a topology's troubles, present and past, and what to do about them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Area = Literal[
     "bad rows",
 ]
 State = Literal["running", "starting", "lost", "standby", "stopped", "died", "absent", "unknown"]
-"""running: a process leads it; lost: the process that led it is gone, and its node goes with its
-session; standby: nobody leads, and somebody waits to; died: as stopped, but the last run's process
-is gone without having said how its run ended; absent: ZooKeeper does not know it, as nobody
-has led it yet; unknown: ZooKeeper does not tell."""
+"""running: a process leads it; lost: its leader is gone, and the leader's znode will go with its
+session; standby: no process leads, and one waits to; died: as stopped, but the last run's process
+is gone without having reported how its run ended; absent: ZooKeeper does not know it, because no
+process has led it yet; unknown: ZooKeeper cannot be asked."""
 
 _NEWEST = 50
 _OLD_BATCH_SECS = 300.0
@@ -42,7 +42,7 @@ _OLD_BATCH_SECS = 300.0
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that is wrong, or was."""
+    """One thing that is or was wrong."""
 
     area: Area
     level: Literal["error", "warning", "note"]
@@ -52,20 +52,20 @@ class Trouble:
     command: str = ""
     """A command that helps; empty: none does."""
     at_ms: int = 0
-    """When, milliseconds since 1970; 0: now, or unknown."""
+    """Its time in milliseconds since 1970; 0: now, or unknown."""
     txid: int | None = None
     attempt_id: int | None = None
     table: str | None = None
     is_over: bool = False
-    """Whether it is history: nothing is to be done now."""
+    """True if it is history: there is nothing to do now."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
 
 def state_of(watched: Watched) -> State:
-    """Whether a topology runs, and if not, why."""
+    """Return the state of a topology."""
     status = watched.status
     if status is None and watched.is_absent:
         return "absent"
@@ -73,15 +73,15 @@ def state_of(watched: Watched) -> State:
         return "unknown" if watched.error else "starting"
     if status.found.leader is not None:
         return "running" if status.leader_alive else "lost"
-    if any(each.alive for each in status.standbys):
+    if any(standby.alive for standby in status.standbys):
         return "standby"
     has_died = watched.note is not None and watched.note.ended is None and not watched.is_live
     return "died" if has_died else "stopped"
 
 
 def troubles(watched: Watched) -> list[Trouble]:
-    """Everything that is known, what is to be done now first, then the newest."""
-    found = [
+    """Return all troubles: those to act on first, then the newest."""
+    entries = [
         *_zookeeper(watched),
         *_batches(watched),
         *_tables(watched),
@@ -92,7 +92,7 @@ def troubles(watched: Watched) -> list[Trouble]:
         *_notices(watched),
     ]
     rank = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda one: (one.is_over, rank[one.level], -one.at_ms))
+    return sorted(entries, key=lambda one: (one.is_over, rank[one.level], -one.at_ms))
 
 
 def _zookeeper(watched: Watched) -> Iterator[Trouble]:
@@ -122,7 +122,7 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
         )
     state, status = state_of(watched), watched.status
     if state == "lost" and status is not None:
-        waits = any(each.alive for each in status.standbys)
+        waits = any(standby.alive for standby in status.standbys)
         yield Trouble(
             "leader",
             "error",
@@ -154,7 +154,7 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
 
 
 def _command(watched: Watched, words: str) -> str:
-    """A command of txn that asks the page's ZooKeeper."""
+    """Return a command of txn that uses the page's ZooKeeper."""
     return f"txn {words}{as_option(watched.zookeeper)}"
 
 
@@ -209,7 +209,7 @@ def _tables(watched: Watched) -> Iterator[Trouble]:
 def _quarantine(watched: Watched) -> Iterator[Trouble]:
     for entry in watched.status.quarantine if watched.status else ():
         record, replay = entry.record, entry.replay
-        found = watched.index.txid(record.txid)
+        indexed = watched.index.txid(record.txid)
         name = shlex.quote(watched.name)
         command = _command(watched, f"quarantine replay {name} {record.txid}")
         do = (
@@ -230,7 +230,7 @@ def _quarantine(watched: Watched) -> Iterator[Trouble]:
             f"Committed empty as attempt {record.attempt}: {record.error}",
             do,
             command if replay is None else "",
-            at_ms=found[0].at_ms if found else 0,
+            at_ms=indexed[0].at_ms if indexed else 0,
             txid=record.txid,
             attempt_id=record.attempt,
         )
@@ -265,7 +265,7 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
 
 
 def rows_set_aside(watched: Watched) -> int:
-    """The rows of its tables of bad rows, as they were last counted."""
+    """Return the last count of the rows in its tables of bad rows."""
     tables = [t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)]
     return sum((facts.rows or 0) for table in tables if (facts := table.ask_facts()))
 
@@ -285,7 +285,7 @@ def _set_aside(watched: Watched) -> Iterator[Trouble]:
 
 def _failures(watched: Watched) -> Iterator[Trouble]:
     for txid, attempt, at_ms, error in watched.index.failures(limit=_NEWEST):
-        level, do, is_over = _what_became_of(watched, txid)
+        level, do, is_over = _outcome(watched, txid)
         yield Trouble(
             "failure",
             level,
@@ -298,12 +298,12 @@ def _failures(watched: Watched) -> Iterator[Trouble]:
         )
 
 
-def _what_became_of(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], str, bool]:
-    """(level, what to do, whether it is over) of a failed attempt."""
-    found = watched.index.txid(txid)
-    if found is not None and found[0].quarantined:
+def _outcome(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], str, bool]:
+    """Return (level, what to do, True if it is over) of a failed attempt."""
+    indexed = watched.index.txid(txid)
+    if indexed is not None and indexed[0].quarantined:
         status = watched.status
-        if status is None or any(each.record.txid == txid for each in status.quarantine):
+        if status is None or any(entry.record.txid == txid for entry in status.quarantine):
             return "note", "The txid was committed empty: its rows are in no table.", True
         return "note", "The txid was committed empty, and replayed or given up since.", True
     if watched.status is None:
@@ -314,7 +314,7 @@ def _what_became_of(watched: Watched, txid: int) -> tuple[Literal["warning", "no
     progress = watched.status.found.progress
     if txid <= progress.committed.txid:
         return "note", "A later attempt has committed the txid: nothing is to be done.", True
-    # Logs outlive a topology that was made anew, and its txids begin again.
+    # Logs outlive a topology that is made anew, and its txids begin again.
     open_ones = max(len(progress.batches), watched.config.max_spout_pending)
     if txid > progress.committed.txid + open_ones + 1:
         return "note", "It is of an earlier life of the topology: nothing is to be done.", True
@@ -329,7 +329,7 @@ def _notices(watched: Watched) -> Iterator[Trouble]:
                 "notice",
                 "note",
                 f"{stream}: {line}",
-                "",  # the line itself says it, if anything is to be done
+                "",  # the line itself has the advice, if there is any
                 at_ms=_milliseconds(notices.at) if notices else 0,
                 txid=notices.txid if notices else None,
             )

@@ -1,7 +1,7 @@
-"""One table under watch: its log is read into the index and its files are counted, on a thread.
+"""One table under watch: a thread reads its log into the index and counts its files.
 
 Storage may take seconds to answer, or not answer at all. So each table has a thread of its own: one
-that waits holds up no other, and no question.
+that waits holds up neither another table nor a question.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ __all__ = ["EVERY_SECS", "NOT_YET", "WatchedTable"]
 
 NOT_YET = "There is no Delta table there yet."
 EVERY_SECS = 1.2
-"""How often a local table is looked at when ZooKeeper, which is looked at once a second, says
-nothing new.
-"""
+"""Interval for a local table while ZooKeeper, which is polled once a second, has nothing new."""
 _FOREIGN_SECS = 30.0
-"""How often an object store is asked for versions that ZooKeeper does not know of."""
+"""Interval in which an object store is asked for versions that ZooKeeper does not have."""
 _AGAIN_SECS = 10.0
-"""How long a table that cannot be read is left alone."""
+"""Pause before a table that cannot be read is tried again."""
 _ABSENT_SECS = 2.0
-"""How long one that is not there is."""
+"""Pause before a table that does not exist is tried again."""
 _FACTS_SECS = 3.0
 _FACTS_PAUSE = 30.0
-"""How many times as long as it took to load a table it is left alone."""
+"""Pause before a table is loaded again, as a multiple of the time that loading took."""
 _MOST_VERSIONS = 300_000
-"""Versions of one table that are indexed at most."""
+"""Most versions of one table that are indexed."""
 _ERRORS = (TxnError, DeltaError, OSError, ValueError, OverflowError, sqlite3.Error)
 
 log = logging.getLogger("txn.watching")
@@ -48,11 +46,11 @@ Turn = Callable[[], AbstractContextManager[object]]
 
 
 class WatchedTable:
-    """One table of a topology. Its thread changes it; any thread may look at it.
+    """One table of a topology. Its thread changes it; any thread may read it.
 
     Args:
-        index: of the topology.
-        number: in the index.
+        index: the index of the topology.
+        number: the table's number in the index.
         name: as the topology names it.
         options: its `storage_options`: secrets.
     """
@@ -66,49 +64,49 @@ class WatchedTable:
         self.error: str | None = None
         """Why its log cannot be read."""
         self.facts: TableFacts | None = None
-        """Its files and properties, as last counted; see `ask_facts`."""
+        """Its files and properties at the last count; see `ask_facts`."""
         self.hint: int | None = None
-        """A version that it has, as ZooKeeper knows."""
+        """A version that it has according to ZooKeeper."""
         self.bad_rows: tuple[object, dict[str, Any]] | None = None
-        """What was last told of its rows as bad ones, and what that follows from."""
-        self.told = threading.Event()
-        """ZooKeeper has said something new: the next look need not wait."""
+        """(cache key, answer) of the last question about its bad rows."""
+        self.news = threading.Event()
+        """Set when ZooKeeper has something new: the next read need not wait."""
         self.thread: threading.Thread | None = None
         self._left = False
         self._index = index
         self._again = 0.0
-        """When it is read again, in monotonic seconds."""
+        """Time of the next read, in monotonic seconds."""
         self._asked = False
-        """Whether somebody has asked for `facts` since they were counted."""
+        """True if `facts` were asked for since they were counted."""
         self._facts_again = 0.0
         self._facts_of = 0
-        """Incarnation of the table that `facts` are of."""
+        """Incarnation of the table that `facts` describe."""
 
     @property
     def reads_old(self) -> bool:
-        """Whether older versions are still being read, or nothing is known of it yet."""
+        """True if older versions are still being read, or none was read yet."""
         if self.follower is None or self.follower.newest < 0:
             return self.error is None
         return not self.follower.complete
 
     def ask_facts(self) -> TableFacts | None:
-        """The newest `facts`, which are then counted again if they are old. None: not yet."""
+        """Return the newest `facts` and let old ones be counted again. None: not counted yet."""
         self._asked = True
         return self.facts
 
     def leave(self) -> None:
-        """It is no table of the topology any more: end its thread."""
+        """End its thread: the topology no longer has this table."""
         self._left = True
-        self.told.set()
+        self.news.set()
 
     def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
-        """Read it until `closed` or `leave`: what is new at once, what is old in the time between.
+        """Read it until `closed` or `leave`: new versions at once, old ones in the time between.
 
         Args:
-            closed: set before `told`, so that it ends at once.
+            closed: set before `news`, so that the thread ends at once.
             turn: entered for work that keeps Python busy: one table at a time, so that requests
                 are served.
-            changed: called when there is something new.
+            changed: called when something is new.
         """
         while not (closed.is_set() or self._left):
             began = time.monotonic()
@@ -121,19 +119,19 @@ class WatchedTable:
                     and not (closed.is_set() or self._left)
                 ):
                     pass
-                if self._look_at_files(turn):
+                if self._load_facts(turn):
                     changed()
             except Exception:
                 if not closed.is_set():  # else the index is closed, too
                     log.exception("table %s could not be looked at", self.name)
-            self.told.wait(max(0.05, began + EVERY_SECS - time.monotonic()))
-            self.told.clear()
+            self.news.wait(max(0.05, began + EVERY_SECS - time.monotonic()))
+            self.news.clear()
 
     def _catch_up(self) -> bool:
-        """Read new versions. Returns whether there were some, or the error is another one."""
+        """Read new versions. Returns True if there were some or the error has changed."""
         now, hint, before = time.monotonic(), self.hint, self.error
-        known = self.follower is not None and hint is not None and self.follower.newest >= hint
-        if now < self._again and (known or before is not None):
+        has_hint = self.follower is not None and hint is not None and self.follower.newest >= hint
+        if now < self._again and (has_hint or before is not None):
             return False
         count = 0
         try:
@@ -156,7 +154,7 @@ class WatchedTable:
         return count > 0 or self.error != before
 
     def _step_back(self, turn: Turn) -> bool:
-        """Read some older versions. Returns whether there may be more."""
+        """Read some older versions. Returns True if there may be more."""
         if self.follower is None or self.error is not None:
             return False
         try:
@@ -165,18 +163,18 @@ class WatchedTable:
             self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
             return False
 
-    def _look_at_files(self, turn: Turn) -> bool:
-        """Load the table, if it has changed. Returns whether it had."""
+    def _load_facts(self, turn: Turn) -> bool:
+        """Load the table if it has changed. Returns True if it had."""
         now = time.monotonic()
         if self.storage is None or self.follower is None or self.error is not None:
             return False
-        # Another table may lie there by now, with a lower version or the same.
+        # Another table may be there by now, with the same version or a lower one.
         incarnation = self.follower.incarnation
-        known = (self.facts.version, self._facts_of) if self.facts else None
-        if known == (self.follower.newest, incarnation) or now < self._facts_again:
+        loaded = (self.facts.version, self._facts_of) if self.facts else None
+        if loaded == (self.follower.newest, incarnation) or now < self._facts_again:
             return False
-        # It takes a core for a while, each time that there is a new version.
-        if known is not None and incarnation == self._facts_of and not self._asked:
+        # Loading takes a core for a while, for every new version.
+        if loaded is not None and incarnation == self._facts_of and not self._asked:
             return False
         self._asked = False
         try:
