@@ -20,7 +20,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("txn", "spouts", "committers")
 SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(page for folder in (".", "docs", "txn") for page in sorted((ROOT / folder).glob("*.md")))
+]
 PLUGIN_MAY_IMPORT = (
     "txn.interfaces",
     "txn.attempts",

@@ -29,7 +29,7 @@
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
 
 A message is one paragraph: what was wrong, where, what to do. Each kind of error has a number, and
-docs/errors.md an entry for it: one cause, one remedy.
+txn/errors.md an entry for it: one cause, one remedy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TxnError(Exception):
 
     Args:
         args: the message.
-        number: the number of its kind in docs/errors.md; None: the number of the class.
+        number: the number of its kind in txn/errors.md; None: the number of the class.
     """
 
     number: str = "TXN-900"

@@ -17,7 +17,7 @@ from tests.benchmarks.goals import GOALS
 from tests.benchmarks.machine import facts
 from tests.benchmarks.options import RESULTS, Options, parse
 from tests.benchmarks.plots import draw
-from tests.benchmarks.report import figures, goal_table, markdown, pasted
+from tests.benchmarks.report import goal_table, markdown
 from tests.benchmarks.results import Results
 from tests.benchmarks.runner import Runner
 
@@ -86,9 +86,6 @@ def _continued(out: Path, options: Options, runner: Runner) -> Results:
 def _write(results: Results, out: Path, options: Options) -> None:
     (out / "results.md").write_text(markdown(results), "utf-8")
     charts = draw(results, out)
-    if options.paste is not None:
-        document = options.paste.read_text("utf-8")
-        options.paste.write_text(pasted(document, figures(results)), "utf-8")
     goals = [goal for goal in GOALS if goal.workload in options.letters]
     print(f"\n{goal_table(results, goals)}")
     print(f"\n{out / 'results.md'}, and {len(charts)} charts beside it")

@@ -35,8 +35,6 @@ class Options:
     """None: as the sizes say."""
     report: Path | None
     """A folder whose tables and charts are to be made anew; nothing is measured."""
-    paste: Path | None
-    """A document into which the figures are to be written."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -87,9 +85,6 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--report", type=Path, metavar="FOLDER", help="measure nothing: tables and charts anew"
     )
-    parser.add_argument(
-        "--paste", type=Path, metavar="FILE", help="write the figures into this document, too"
-    )
     given = parser.parse_args(list(arguments))
     letters, sizes = _letters(parser, given.only), QUICK if given.quick else FULL
     if given.warm_secs is not None:
@@ -100,8 +95,6 @@ def parse(arguments: Sequence[str]) -> Options:
         sizes = sizes.warmed(given.warm_secs)
     if given.report and not (given.report / RESULTS).is_file():
         parser.error(f"--report: there is no {given.report / RESULTS}.")
-    if given.paste and not given.paste.is_file():
-        parser.error(f"--paste: there is no file {given.paste}.")
     return Options(
         letters=letters,
         contenders=tuple(name.strip() for name in given.contenders.split(";") if name.strip()),
@@ -112,7 +105,6 @@ def parse(arguments: Sequence[str]) -> Options:
         quiet_secs=given.quiet_secs if given.quiet_secs is not None else 60.0 * (not given.quick),
         warm_secs=given.warm_secs,
         report=given.report,
-        paste=given.paste,
     )
 
 

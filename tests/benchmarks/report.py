@@ -5,27 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests import pasting
 from tests.benchmarks.goals import GOALS, Goal, Verdict, judge
 from tests.benchmarks.results import Failure, Key, Results, Run, Summary
 from tests.benchmarks.sizes import FULL, QUICK
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
-__all__ = ["BEGIN", "END", "figures", "goal_table", "markdown", "number", "pasted"]
+__all__ = ["goal_table", "markdown", "number"]
 
-BEGIN = "<!-- figures: begin (written by `python -m tests.benchmarks --paste`) -->"
-END = "<!-- figures: end -->"
 _GOAL_HEAD = ("", "goal", "measured", "by round", "bound", "reached")
 
 
 def markdown(results: Results) -> str:
-    """The whole of results.md."""
-    return "\n".join(["# Benchmark", "", *_about(results), figures(results)])
-
-
-def figures(results: Results) -> str:
-    """The goals, and under them a table per workload: what goes into docs/performance.md."""
-    parts = ["## Goals", "", goal_table(results)]
+    """The whole of results.md: the goals, and under them a table per workload."""
+    parts = ["# Benchmark", "", *_about(results), "## Goals", "", goal_table(results)]
     for letter, workload in WORKLOADS.items():
         if results.of(letter) or any(f.workload == letter for f in results.failures):
             parts += ["", f"## ({letter}) {workload.title}", "", *_workload(results, workload)]
@@ -36,11 +28,6 @@ def goal_table(results: Results, goals: Sequence[Goal] = GOALS) -> str:
     """Every one of these goals, measured or not."""
     full = results.about.get("sizes") == FULL.name
     return _table(_GOAL_HEAD, [_goal_row(judge(results, goal), full=full) for goal in goals])
-
-
-def pasted(document: str, content: str) -> str:
-    """As `tests.pasting.pasted`, between the marks of this report."""
-    return pasting.pasted(document, content, BEGIN, END)
 
 
 def _goal_row(verdict: Verdict, *, full: bool) -> Sequence[str]:

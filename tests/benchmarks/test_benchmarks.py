@@ -21,7 +21,7 @@ from tests.benchmarks.data import DataSet, count
 from tests.benchmarks.goals import GOALS, Goal, judge
 from tests.benchmarks.options import parse
 from tests.benchmarks.peers.flink import VERSION as FLINK
-from tests.benchmarks.report import BEGIN, END, figures, goal_table, markdown, pasted
+from tests.benchmarks.report import goal_table, markdown
 from tests.benchmarks.results import Failure, Key, Results, Run, percentile
 from tests.benchmarks.runner import Runner, answers_of
 from tests.benchmarks.sizes import FULL, QUICK, Sizes
@@ -201,18 +201,6 @@ def test_percentiles_are_interpolated() -> None:
     assert percentile([], 0.5) is None
 
 
-def test_figures_are_pasted_between_their_marks() -> None:
-    """Text around the marks stays; pasting twice is pasting once; no marks is an error."""
-    document = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    once = pasted(document, figures(Results({}, runs("log", 1.0))))
-    assert once.startswith(f"before\n{BEGIN}\n\n## Goals")
-    assert once.endswith(f"\n{END}\nafter\n")
-    assert "old" not in once
-    assert once == pasted(once, figures(Results({}, runs("log", 1.0))))
-    with pytest.raises(ValueError, match="each of these lines once"):
-        pasted("before", "new")
-
-
 def test_a_task_comes_back_from_the_command_line() -> None:
     """A contender's process is told exactly what its parent decided."""
     task = Task("e", "log", "tests.benchmarks.ours", "/tmp/x", "quick", "/d", 4, {"layout": "log"})
@@ -260,13 +248,11 @@ def test_workloads_are_named_by_letters() -> None:
             parse(["--only", wrong])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--rounds", "0"], ["--report", "/nowhere"], ["--paste", "/nowhere"]]
-)
+@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--report", "/nowhere"]])
 def test_what_cannot_be_done_is_refused_before_anything_runs(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No rounds, no results to report on, no document to paste into: an error that names it."""
+    """No rounds, or no results to report on: an error that names it."""
     with pytest.raises(SystemExit):
         parse(arguments)
     assert arguments[0] in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """The mistakes of a first hour: what is told, with its place and number, and that the advice works.
 
-Each test follows the advice of the message, or of its entry in docs/errors.md, and gets through.
+Each test follows the advice of the message, or of its entry in txn/errors.md, and gets through.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explain the number of an error: the entries of `txn/errors.md`, a copy of docs/errors.md."""
+"""Explain the number of an error: the entries of `txn/errors.md`."""
 
 from __future__ import annotations
 
