@@ -62,7 +62,7 @@ def as_nullable(data_type: DataType) -> DataType:
 
 
 def as_wide(data_type: DataType) -> DataType:
-    """Return the nullable type with `int` for smaller numbers, which Spark would cut off silently."""
+    """Return the nullable type with `int` for smaller numbers: Spark cuts those off silently."""
     from pyspark.sql.types import ByteType, IntegerType, ShortType
 
     return _rebuilt(

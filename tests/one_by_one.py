@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from txn.attempts import TransactionAttempt
-from txn.engine.killpoints import Observer
+from txn.engine.base.killpoints import Observer
 
 __all__ = ["OneByOne"]
 

@@ -90,7 +90,7 @@ def called(node: ast.AST) -> Iterator[str]:
                 yield name
 
 
-MAKE_THREADS = ("txn/storage/asking.py", "txn/cli/driver.py", "txn/testing/")
+MAKE_THREADS = ("txn/storage/asking.py", "txn/cli/running/driver.py", "txn/testing/")
 
 
 @for_each(SOURCES, relative)
@@ -303,9 +303,15 @@ def batch_way() -> Iterator[tuple[int, str, str, str]]:
         yield len(found[1]), found[2], found[3], found[4]
 
 
+def engine_module(name: str) -> Path:
+    """The file of a module of the engine."""
+    (path,) = (ROOT / "txn" / "engine").rglob(f"{name}.py")
+    return path
+
+
 def methods(module: str, of: str) -> dict[str, ast.FunctionDef]:
     """The methods of a class of the engine, by name."""
-    for node in tree(ROOT / "txn" / "engine" / f"{module}.py").body:
+    for node in tree(engine_module(module)).body:
         if isinstance(node, ast.ClassDef) and node.name == of:
             return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
     pytest.fail(f"{module}.py has no class {of}")
@@ -324,9 +330,8 @@ def named_from(module: str, of: str, method: str) -> set[str]:
 
 def known_to(module: str) -> set[str]:
     """The modules of the engine that one imports, and those that these hand to it."""
-    path = ROOT / "txn" / "engine"
-    own = {name for name in imports(path / f"{module}.py") if name.startswith("txn.engine.")}
-    handed = {name for one in own for name in imports(path / f"{one.rpartition('.')[2]}.py")}
+    own = {name for name in imports(engine_module(module)) if name.startswith("txn.engine.")}
+    handed = {name for one in own for name in imports(ROOT / f"{one.replace('.', '/')}.py")}
     return {name.rpartition(".")[2] for name in own | handed}
 
 

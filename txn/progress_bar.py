@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from txn.engine.bottleneck import in_words
+from txn.engine.reporting.bottleneck import in_words
 from txn.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from txn.dataflow.definition import Until
-    from txn.engine.report import RunStatus
+    from txn.engine.reporting.report import RunStatus
     from txn.engine.running import RunningTopology
 
     Show: TypeAlias = Callable[[RunStatus], object]

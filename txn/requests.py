@@ -1,7 +1,8 @@
 """Report requests to ZooKeeper and to storage to listeners.
 
-`txn.zookeeper.connection` and `txn.storage.opening` each have one place through which requests
-pass; both use `asked`. Without listeners, that costs a request one check of an empty tuple.
+`txn.zookeeper.client.connection` and `txn.storage.opening` each have one place through which
+requests pass; both use `asked`. Without listeners, that costs a request one check of an empty
+tuple.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ from txn.storage.locations import identity
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from txn.engine.report import RunReport
+    from txn.engine.base.threads import Straggler
+    from txn.engine.reporting.report import RunReport
     from txn.engine.running import RunningTopology
-    from txn.engine.threads import Straggler
     from txn.observers import Observer
     from txn.protocol.store import ProgressStore
 
@@ -285,7 +285,7 @@ class Topology:
     ) -> ProgressStore:
         from txn.embedded.service import zookeeper_of_run
         from txn.zookeeper import ZooKeeperProgress
-        from txn.zookeeper.location import resolve_shared
+        from txn.zookeeper.client.location import resolve_shared
 
         if standby:
             resolve_shared(zookeeper)

@@ -30,10 +30,10 @@ from tests.benchmarks.memory import memory_kb
 from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
 from tests.dashboard.sample import Told
 from tests.dashboard.serving import served
+from txn.dashboard.watching.feed import Look
+from txn.dashboard.watching.topologies import Watch
 from txn.machine.heap import settled
 from txn.operations.status import status_of
-from txn.operations.watching.feed import Look
-from txn.operations.watching.topologies import Watch
 from txn.protocol.records import CommittedRecord, Progress
 from txn.zookeeper.status import TopologyStatus
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.broadcast import Broadcast
+from txn.engine.reporting.broadcast import Broadcast
 from txn.observers import Observer, RunEnded, RunEvent
 from txn.session import delta_session
 from txn.testing import run_in_memory

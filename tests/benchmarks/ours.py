@@ -35,7 +35,7 @@ from tests.benchmarks.task import (
 from tests.benchmarks.watching import watching
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
-from txn.engine.report import BatchReport, RunReport
+from txn.engine.reporting.report import BatchReport, RunReport
 from txn.machine.heap import settled
 from txn.observers import Observer
 

@@ -23,7 +23,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology
-from txn.engine.report import STATIONS, BatchReport
+from txn.engine.reporting.report import STATIONS, BatchReport
 from txn.session import delta_session
 
 COORDINATION = ("started", "processed", "published", "committed")

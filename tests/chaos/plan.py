@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from txn.engine.killpoints import MAINTENANCE_POINTS, POINTS
+from txn.engine.base.killpoints import MAINTENANCE_POINTS, POINTS
 
 __all__ = [
     "DRIVER_FAULTS",

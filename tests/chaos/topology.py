@@ -33,7 +33,7 @@ from spouts.kafka import KafkaSpout
 from tests.chaos.history import History
 from tests.chaos.records import CHANGE
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
-from txn.engine.killpoints import observe
+from txn.engine.base.killpoints import observe
 from txn.machine.jars import S3A_PACKAGES, class_archive, delta_jars
 from txn.topology import Stream, TxnState
 

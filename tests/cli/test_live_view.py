@@ -9,10 +9,17 @@ import pytest
 from rich.console import Console
 
 from txn.attempts import TransactionAttempt
-from txn.cli.live_view import LiveView, render
-from txn.cli.observers import JsonLines, PlainLines, RunInfo
+from txn.cli.running.live_view import LiveView, render
+from txn.cli.running.observers import JsonLines, PlainLines, RunInfo
 from txn.cli.tables import history_table
-from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus, Totals
+from txn.engine.reporting.report import (
+    STATIONS,
+    BatchReport,
+    InFlight,
+    RunReport,
+    RunStatus,
+    Totals,
+)
 from txn.interfaces import Lag
 from txn.operations.history import HistoryEntry
 

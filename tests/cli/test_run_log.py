@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txn.cli.run_log import logging_to_file
+from txn.cli.running.run_log import logging_to_file
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

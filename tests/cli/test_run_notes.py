@@ -18,17 +18,17 @@ from click.testing import CliRunner
 
 from tests.children import free_ports, wait_until
 from txn.cli import cli
-from txn.cli.observers import CliObserver, RunInfo
-from txn.cli.run_log import logging_to_file
-from txn.cli.run_notes import RunNotes, _end_of, page_of_run
+from txn.cli.running.observers import CliObserver, RunInfo
+from txn.cli.running.run_log import logging_to_file
+from txn.cli.running.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
-from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
+from txn.dashboard.watching.known import Known
+from txn.dashboard.watching.run_files import read_note
+from txn.engine.reporting.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.errors import SourceChangedError
 from txn.interfaces import Lag
 from txn.machine.listening import Address
 from txn.operations.loading import load_topology
-from txn.operations.watching.known import Known
-from txn.operations.watching.run_files import read_note
 
 NOWHERE = "127.0.0.1:1"
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from txn.cli.tables import status_table
 from txn.operations.status import status_of
-from txn.operations.table_status import TableStatus
+from txn.operations.tables.table_status import TableStatus
 from txn.protocol.records import CommittedRecord, Progress
 from txn.zookeeper.status import TopologyStatus
 

@@ -16,11 +16,11 @@ import pytest
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig
-from txn.cli.driver import drive
-from txn.cli.idleness import Idleness
-from txn.cli.observers import JsonLines, PlainLines
-from txn.cli.run_notes import RunNotes
-from txn.engine.report import RunReport, RunStatus
+from txn.cli.running.driver import drive
+from txn.cli.running.idleness import Idleness
+from txn.cli.running.observers import JsonLines, PlainLines
+from txn.cli.running.run_notes import RunNotes
+from txn.engine.reporting.report import RunReport, RunStatus
 from txn.errors import ProgressUnavailableError, SetupError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_run_without_zookeeper_says_so_and_ends(
     errors; then it ends with an error that has the way out.
     """
     monkeypatch.setattr("txn.session.delta_session", lambda *_, **__: Spark())
-    monkeypatch.setattr("txn.cli.driver.log.level", 40)
+    monkeypatch.setattr("txn.cli.running.driver.log.level", 40)
     out = io.StringIO()
     observer = JsonLines(out) if as_json else PlainLines(out)
     with pytest.raises(ProgressUnavailableError, match=r"within 2 s \(.*zookeeper_connect_secs"):

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txn.dashboard.watching.index import LogIndex
 from txn.interfaces import Member, Publication
-from txn.operations.watching.index import LogIndex
 
 __all__ = ["ABOUT", "BEGAN_MS", "append_version", "counts", "made_table", "publication"]
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tests.dashboard.made_logs import append_version, made_table, publication
 from txn.config import TopologyConfig
+from txn.dashboard.watching.feed import Look, StatusFeed
+from txn.dashboard.watching.run_files import FlightNote, RunNote, write_note
 from txn.operations.status import status_of
-from txn.operations.watching.feed import Look, StatusFeed
-from txn.operations.watching.run_files import FlightNote, RunNote, write_note
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -29,7 +29,7 @@ from txn.protocol.records import (
     QuarantineRecord,
     StandbyIdentity,
 )
-from txn.zookeeper.liveness import machine_id
+from txn.zookeeper.client.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
 
 __all__ = ["HOSTILE", "Sample", "Told", "hostile_topology", "with_stopped"]

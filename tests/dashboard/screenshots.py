@@ -13,8 +13,8 @@ from tests.dashboard.browser import browser
 from tests.dashboard.recorded import Recording, table
 from tests.dashboard.sample import Sample, Told, with_stopped
 from tests.dashboard.serving import served
+from txn.dashboard.watching.topologies import Watch
 from txn.embedded import EmbeddedZooKeeper
-from txn.operations.watching.topologies import Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

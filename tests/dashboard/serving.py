@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.dashboard.sample import Sample, Told
 from txn.dashboard.server import serve
+from txn.dashboard.watching.topologies import Watch
 from txn.machine.listening import Address
-from txn.operations.watching.topologies import Watch
 
 __all__ = ["served"]
 

@@ -16,15 +16,15 @@ import pytest
 from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import BAD
 from txn.dashboard import api
+from txn.dashboard.watching.feed import Look
+from txn.dashboard.watching.known import Known
+from txn.dashboard.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
+from txn.dashboard.watching.topologies import Watched
+from txn.dashboard.watching.trouble import troubles
+from txn.dashboard.watching.watched_table import WatchedTable
 from txn.operations.status import status_of
-from txn.operations.watching.feed import Look
-from txn.operations.watching.known import Known
-from txn.operations.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
-from txn.operations.watching.topologies import Watched
-from txn.operations.watching.trouble import troubles
-from txn.operations.watching.watched_table import WatchedTable
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress
-from txn.zookeeper.liveness import machine_id
+from txn.zookeeper.client.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
 
 NOW = 1_760_000_000_000

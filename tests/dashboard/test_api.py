@@ -25,11 +25,11 @@ from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.config import TopologyConfig
 from txn.dashboard.app import page
 from txn.dashboard.guard import LOOPBACK
+from txn.dashboard.watching.known import Known
+from txn.dashboard.watching.topologies import Watch
 from txn.doctor.findings import Finding, ok
 from txn.operations.table_logs import opened_table
-from txn.operations.watching.known import Known
-from txn.operations.watching.topologies import Watch
-from txn.zookeeper.access import find_access, lend, take_back
+from txn.zookeeper.client.access import find_access, lend, take_back
 
 
 class Page:

@@ -24,10 +24,10 @@ from tests.dashboard.browser import axe_source, browser
 from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import Sample, Told, hostile_topology
 from tests.dashboard.serving import served
-from txn.operations.watching.feed import Look
-from txn.operations.watching.known import Known
-from txn.operations.watching.run_files import FlightNote
-from txn.operations.watching.topologies import Watch
+from txn.dashboard.watching.feed import Look
+from txn.dashboard.watching.known import Known
+from txn.dashboard.watching.run_files import FlightNote
+from txn.dashboard.watching.topologies import Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -23,9 +23,9 @@ from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
 from txn.dashboard.scrub import Scrubber
 from txn.dashboard.server import given_token, serve
+from txn.dashboard.watching.topologies import Watch
 from txn.errors import SetupError, UserError
 from txn.machine.listening import Address, reached_at
-from txn.operations.watching.topologies import Watch
 
 
 @pytest.fixture

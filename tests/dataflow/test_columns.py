@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from spouts.memory import MemoryTransactionalSpout
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Source
-from txn.engine.spouts import Spouts
+from txn.engine.work.spouts import Spouts
 from txn.errors import ProgressUnreadableError, TopologyError
 
 OLD = StructType().add("k", StringType())

@@ -16,7 +16,7 @@ from tests.stores.proxy import Proxy, puts
 from tests.stores.s3 import S3Server, storage_options
 from txn.delta.commits import commit_path
 from txn.delta.upkeep import carry_out, least_hours, plan_optimize, plan_vacuum
-from txn.engine.upkeep_child import main
+from txn.engine.loop.upkeep_child import main
 from txn.errors import CommitConflictError, UserError
 from txn.storage.storage import Storage
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
-from txn.engine.killpoints import Observer, observe
+from txn.engine.base.killpoints import Observer, observe
 from txn.engine.running import RunningTopology
 from txn.errors import TxnError
 from txn.testing.progress import MemoryNodes, MemoryProgress
@@ -24,8 +24,8 @@ from txn.testing.progress import MemoryNodes, MemoryProgress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txn.engine.pipeline import Pipeline
-    from txn.engine.report import RunReport
+    from txn.engine.loop.pipeline import Pipeline
+    from txn.engine.reporting.report import RunReport
     from txn.topology import Topology
 
 __all__ = ["HungError", "LifeRun"]

@@ -10,8 +10,8 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.engine.attempt_failures import AttemptFailures
-from txn.engine.broadcast import Broadcast
+from txn.engine.loop.attempt_failures import AttemptFailures
+from txn.engine.reporting.broadcast import Broadcast
 from txn.errors import (
     BatchError,
     ColumnsUnknownError,

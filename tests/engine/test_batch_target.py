@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
-from txn.engine.batch_target import ANSWERS_IN_A_ROW, FIRST_STEP, BatchTarget, BatchTargets
-from txn.engine.spouts import Spouts
+from txn.engine.work.batch_target import ANSWERS_IN_A_ROW, FIRST_STEP, BatchTarget, BatchTargets
+from txn.engine.work.spouts import Spouts
 from txn.protocol.events import Plan
 
 ANSWERS = st.lists(st.sampled_from(["full", "room", "idle"]), max_size=60)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from txn.attempts import TransactionAttempt
-from txn.cli.live_view import render
-from txn.cli.observers import JsonLines, RunInfo
+from txn.cli.running.live_view import render
+from txn.cli.running.observers import JsonLines, RunInfo
 from txn.cli.words import BOUND_NAMES, held_up
-from txn.engine.bottleneck import bound, waits
-from txn.engine.broadcast import Broadcast
-from txn.engine.recorder import Recorder
-from txn.engine.report import RunReport, RunStatus
+from txn.engine.reporting.bottleneck import bound, waits
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.reporting.recorder import Recorder
+from txn.engine.reporting.report import RunReport, RunStatus
 from txn.observers import Bound
 from txn.protocol.events import Batch, CoordinatorState, Phase
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import txn.engine.broadcast
+import txn.engine.reporting.broadcast
 from tests.faults.harness import wait_for
 from txn.attempts import TransactionAttempt
-from txn.engine.broadcast import Broadcast
+from txn.engine.reporting.broadcast import Broadcast
 from txn.logs import Work, working_on
 from txn.observers import (
     AttemptCancelled,
@@ -91,9 +91,9 @@ def raises(error: BaseException) -> Callable[[], object]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten events wait for an observer at most, none gathers, and the end waits half a second."""
-    monkeypatch.setattr(txn.engine.broadcast, "MOST_WAITING", 10)
-    monkeypatch.setattr(txn.engine.broadcast, "DRAIN_SECS", 0.5)
-    monkeypatch.setattr(txn.engine.broadcast, "PAUSE_SECS", 0.0)
+    monkeypatch.setattr(txn.engine.reporting.broadcast, "MOST_WAITING", 10)
+    monkeypatch.setattr(txn.engine.reporting.broadcast, "DRAIN_SECS", 0.5)
+    monkeypatch.setattr(txn.engine.reporting.broadcast, "PAUSE_SECS", 0.0)
 
 
 def test_without_observers_there_is_no_thread_and_no_queue() -> None:
@@ -160,7 +160,7 @@ def test_events_gather_before_an_observer_is_woken(monkeypatch: pytest.MonkeyPat
         wait_for(lambda: len(moments) == 100, what="the events")
         wakings = sum(after - before > 0.003 for before, after in pairwise(moments))
         assert wakings < 60, wakings
-        monkeypatch.setattr(txn.engine.broadcast, "PAUSE_SECS", 60.0)
+        monkeypatch.setattr(txn.engine.reporting.broadcast, "PAUSE_SECS", 60.0)
         cancelled(broadcast, 101)
         wait_for(lambda: len(moments) == 101, what="the events")
         cancelled(broadcast, 102)
@@ -175,7 +175,7 @@ def test_many_events_at_once_are_taken_before_there_is_no_room(
     """An observer that is quick misses none, however long events gather: half of the room wakes it,
     again and again.
     """
-    monkeypatch.setattr(txn.engine.broadcast, "PAUSE_SECS", 3600.0)
+    monkeypatch.setattr(txn.engine.reporting.broadcast, "PAUSE_SECS", 3600.0)
     kept = Kept()
     with telling(kept) as broadcast:
         cancelled(broadcast, 1)

@@ -21,7 +21,7 @@ from tests.stores.s3 import S3Server, storage_options
 from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
-from txn.engine.spouts import Spouts
+from txn.engine.work.spouts import Spouts
 from txn.observers import AttemptFailed, BatchCommitted, StationEnded
 from txn.storage.opening import open_store
 from txn.testing import run_in_memory

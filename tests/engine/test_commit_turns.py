@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.engine.attempt import CommitResult, LiveAttempt
-from txn.engine.broadcast import Broadcast
-from txn.engine.commit import CommitTurn, TurnGivenUpError
-from txn.engine.commit_turns import CommitTurns
-from txn.engine.threads import Threads
+from txn.engine.base.attempt import CommitResult, LiveAttempt
+from txn.engine.base.threads import Threads
+from txn.engine.loop.commit_turns import CommitTurns
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.commit import CommitTurn, TurnGivenUpError
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Published, Staged, StagedFile
 from txn.protocol.events import BatchPublished, GroupFailed, Publish

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType
 
-from txn.engine.failures import Blame, is_lost_work, judged
+from txn.engine.base.failures import Blame, is_lost_work, judged
 from txn.spark.causes import Cause, cause_line
 
 SCHEMA = "k string, v bigint"

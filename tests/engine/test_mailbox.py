@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from txn.engine.mailbox import FactLoop
+from txn.engine.base.mailbox import FactLoop
 
 
 class Clock:

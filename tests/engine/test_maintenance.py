@@ -14,11 +14,11 @@ import pytest
 from tests.faults.support import Points, observing
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.engine.broadcast import Broadcast
-from txn.engine.killpoints import MAINTENANCE_POINTS
-from txn.engine.maintenance import IDLE_SECS, Maintenance
-from txn.engine.threads import Threads
-from txn.engine.upkeep import Upkeep
+from txn.engine.base.killpoints import MAINTENANCE_POINTS
+from txn.engine.base.threads import Threads
+from txn.engine.loop.maintenance import IDLE_SECS, Maintenance
+from txn.engine.loop.upkeep import Upkeep
+from txn.engine.reporting.broadcast import Broadcast
 from txn.errors import FencedError
 
 WAIT_SECS = 30.0

@@ -64,7 +64,7 @@ from txn.testing import MemoryNodes, MemoryProgress, run_in_memory
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from txn.engine.report import RunReport
+    from txn.engine.reporting.report import RunReport
 
 PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
 ROWS: list[Any] = [[("a", 1), ("b", 2)], [("c", 3)], [("a", 4)]]

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from txn.engine.jobs import COMMIT_POOL, MAINTENANCE_POOL, PROCESSING_POOL
+from txn.engine.work.jobs import COMMIT_POOL, MAINTENANCE_POOL, PROCESSING_POOL
 from txn.session import session_conf
 
 if TYPE_CHECKING:

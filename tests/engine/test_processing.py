@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.engine.attempt import LiveAttempt, Staging
-from txn.engine.broadcast import Broadcast
-from txn.engine.processing import Processing
-from txn.engine.processing_phases import JOB_SECS, ProcessingQueue
+from txn.engine.base.attempt import LiveAttempt, Staging
+from txn.engine.loop.processing_phases import JOB_SECS, ProcessingQueue
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.processing import Processing
 from txn.errors import ColumnsUnknownError, FailedException
 from txn.interfaces import Staged
 from txn.protocol.ledgers import ProcessingLedger

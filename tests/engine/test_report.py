@@ -13,9 +13,9 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
-from txn.engine.broadcast import Broadcast
-from txn.engine.recorder import Recorder
-from txn.engine.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.reporting.recorder import Recorder
+from txn.engine.reporting.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
 from txn.observers import AttemptFailed, BatchCommitted, ReplayScheduled
 from txn.protocol.events import Batch, CoordinatorState, Phase
 from txn.testing import MemoryProgress, run_in_memory

@@ -12,9 +12,9 @@ import pytest
 from tests.zookeeper.progress_store import CONFIG, committed, leading, start
 from txn.attempts import TransactionAttempt
 from txn.embedded import EmbeddedZooKeeper
-from txn.engine.broadcast import Broadcast
-from txn.engine.pipeline import Pipeline
-from txn.engine.spout_facts import SpoutFacts
+from txn.engine.loop.pipeline import Pipeline
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.spout_facts import SpoutFacts
 from txn.errors import SourceChangedError, SourceUnavailableError
 from txn.protocol.events import CoordinatorState, Plan, PlanMade
 from txn.protocol.records import QuarantineRecord

@@ -14,7 +14,7 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
-from txn.engine.row_counts import COUNT_COLUMN, Conservation
+from txn.engine.base.row_counts import COUNT_COLUMN, Conservation
 from txn.errors import FailedException, SourceChangedError
 from txn.interfaces import Staged, StagedFile
 

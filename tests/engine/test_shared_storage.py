@@ -8,7 +8,7 @@ import pytest
 
 from tests.stores.proxy import Fail, Proxy, Request
 from tests.stores.s3 import S3Server, storage_options
-from txn.engine.shared_folders import try_folder
+from txn.engine.base.shared_folders import try_folder
 from txn.errors import TopologyError
 from txn.storage.storage import Storage
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.engine.broadcast import Broadcast
-from txn.engine.commit import Committing, TurnGivenUpError
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.commit import Committing, TurnGivenUpError
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Publication, Published, Staged
 
@@ -181,7 +181,7 @@ def test_nothing_begins_once_nobody_waits_for_the_turn(
     ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that hung and comes back takes no other with it: the run may be over by then."""
-    monkeypatch.setattr("txn.engine.commit._AT_ONCE", 1)
+    monkeypatch.setattr("txn.engine.work.commit._AT_ONCE", 1)
     asked: list[str] = []
     turn: Any = SimpleNamespace(attempts=(STAGED.attempt,), is_cancelled=False)
     shell: Any = SimpleNamespace(assert_leading=lambda: None)

@@ -17,9 +17,9 @@ from tests.faults.harness import wait_for
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
-from txn.engine.questions import PATIENCE_SECS, PAUSE_SECS, Questions
-from txn.engine.spout_facts import SpoutFacts
-from txn.engine.spouts import Spouts
+from txn.engine.work.questions import PATIENCE_SECS, PAUSE_SECS, Questions
+from txn.engine.work.spout_facts import SpoutFacts
+from txn.engine.work.spouts import Spouts
 from txn.interfaces import Lag
 from txn.observers import RunBegan, RunEvent
 from txn.protocol.events import Plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from committers import kept_files
-from txn.engine.table_keeper import TableKeeper
+from txn.engine.work.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
 from txn.storage.storage import Storage
 from txn.testing.recording_committer import RecordingCommitter

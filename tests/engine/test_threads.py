@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.faults.harness import ROOT, wait_for
-from txn.engine.threads import Threads
+from txn.engine.base.threads import Threads
 
 GRACE = 0.4
 
@@ -69,7 +69,7 @@ def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
 
 COLLECTING = """
 import gc, sys, threading, time, weakref
-from txn.engine.threads import straggler
+from txn.engine.base.threads import straggler
 
 class Node:
     pass

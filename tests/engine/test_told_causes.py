@@ -25,8 +25,8 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.ending_errors import given_up, not_previewed, stopped
-from txn.engine.failures import Blame, judged
+from txn.engine.base.failures import Blame, judged
+from txn.engine.loop.ending_errors import given_up, not_previewed, stopped
 from txn.errors import BatchError, TopologyError, TransformError, TxnError
 from txn.protocol.events import Batch, Phase
 from txn.spark.causes import causes

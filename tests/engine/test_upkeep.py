@@ -20,8 +20,8 @@ from tests.faults.harness import wait_for
 from tests.stores.s3 import storage_options
 from txn.config import TopologyConfig
 from txn.dataflow.graph import Sink
-from txn.engine.broadcast import Broadcast
-from txn.engine.upkeep import Upkeep
+from txn.engine.loop.upkeep import Upkeep
+from txn.engine.reporting.broadcast import Broadcast
 
 HOUR = 3600.0
 
@@ -141,7 +141,9 @@ def test_the_child_of_a_process_that_died_ends(silent: str) -> None:
         "least_hours": 1,
     }
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, "-m", "txn.engine.upkeep_child"], **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "txn.engine.loop.upkeep_child"], **pipes
+    ) as process:
         assert process.stdin is not None
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
-    from txn.engine.report import RunReport
+    from txn.engine.reporting.report import RunReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = ("global_count", "word_buckets", "windows", "replay_after_failure")

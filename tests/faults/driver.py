@@ -27,7 +27,7 @@ from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
 from tests.faults.warm import adopt
 from tests.one_by_one import OneByOne
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
-from txn.engine.killpoints import MAINTENANCE_POINTS, observe
+from txn.engine.base.killpoints import MAINTENANCE_POINTS, observe
 from txn.engine.running import RunningTopology
 from txn.interfaces import Spout, SpoutKind
 from txn.topology import TxnState

@@ -23,7 +23,7 @@ from committers.append_table import AppendTable
 from tests.faults.driver import LogSpout, main
 from tests.faults.harness import Spec, wait_for
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.killpoints import observe
+from txn.engine.base.killpoints import observe
 from txn.interfaces import SpoutKind
 
 if TYPE_CHECKING:

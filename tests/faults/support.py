@@ -11,7 +11,7 @@ import deltalake
 
 from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
-from txn.engine.killpoints import observe
+from txn.engine.base.killpoints import observe
 
 __all__ = ["Points", "attempts", "observing", "rows_of", "staged_files"]
 

@@ -19,7 +19,7 @@ import pytest
 from tests.faults.chains import Chain, assert_consistent, live_through
 from tests.faults.harness import Spec, TableImage, make_records
 from tests.thorough import THOROUGH, by_turns
-from txn.engine.killpoints import POINTS
+from txn.engine.base.killpoints import POINTS
 
 KINDS = by_turns(("transactional", "opaque"))
 TABLES = ("rows", "totals", "changes")

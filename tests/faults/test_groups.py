@@ -15,7 +15,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.harness import read_log, wait_for
 from tests.faults.support import Points, attempts, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.engine.report import RunReport
+from txn.engine.reporting.report import RunReport
 from txn.engine.running import RunningTopology
 from txn.errors import BatchError
 from txn.testing import MemoryProgress

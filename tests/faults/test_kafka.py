@@ -24,7 +24,7 @@ import pytest
 from tests.faults.harness import Driver, drivers
 from tests.faults.kafka_driver import KafkaSpec
 from tests.spouts.kafka_broker import Broker, send
-from txn.engine.killpoints import POINTS
+from txn.engine.base.killpoints import POINTS
 
 RECORDS = int(os.environ.get("TXN_KAFKA_RECORDS", "40000"))
 KILLS = int(os.environ.get("TXN_KAFKA_KILLS", "2"))

@@ -27,7 +27,7 @@ from tests.stores.s3 import S3Server, storage_options
 from tests.stores.tls import TlsFront
 from tests.stores.versity import VersityServer
 from tests.thorough import THOROUGH
-from txn.engine.killpoints import POINTS
+from txn.engine.base.killpoints import POINTS
 from txn.machine.jars import S3A_PACKAGES
 
 SUITE = {

@@ -16,7 +16,7 @@ from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import read_log
 from tests.faults.support import Points, observing, rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.report import RunReport
+from txn.engine.reporting.report import RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

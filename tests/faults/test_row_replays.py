@@ -17,7 +17,7 @@ import pytest
 from tests.faults.harness import Driver, Spec, drivers, wait_for
 from tests.faults.row_replay_driver import build
 from tests.faults.support import rows_of
-from txn.operations.row_replays import export_rows, replay_rows
+from txn.operations.rows.row_replays import export_rows, replay_rows
 
 if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper

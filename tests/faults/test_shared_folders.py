@@ -11,7 +11,7 @@ import pytest
 from committers.append_table import AppendTable
 from tests.faults.harness import Spec, drivers, make_records, read_tables, rows_expected, wait_for
 from tests.faults.test_executor_loss import CLUSTER, CONF, executors
-from txn.engine.shared_folders import local_tables
+from txn.engine.base.shared_folders import local_tables
 from txn.errors import TopologyError
 from txn.machine.java import find_java
 from txn.testing.recording_committer import RecordingCommitter

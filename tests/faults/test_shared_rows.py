@@ -52,7 +52,7 @@ COPIES = """
 import json
 import sys
 from pyspark import StorageLevel
-from txn.engine.shared_rows import SharedRows, require_one_copy
+from txn.engine.base.shared_rows import SharedRows, require_one_copy
 from txn.errors import FailedException
 from txn.session import delta_session
 

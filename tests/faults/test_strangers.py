@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
-    from txn.engine.report import RunReport
+    from txn.engine.reporting.report import RunReport
 
 BATCHES = [[("a", 1), ("b", 2)], [("a", 10)], [("c", 5)], [("b", 7), ("c", 1)], [("a", 100)]]
 TABLES = ("rows", "totals", "log")

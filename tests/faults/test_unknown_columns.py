@@ -20,7 +20,7 @@ from spouts.delta import DeltaSpout
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.staging import Stager
+from txn.engine.work.staging import Stager
 from txn.errors import BatchError, FailedException, TxnError
 from txn.interfaces import Spout, SpoutKind
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from txn.dataflow.graph import Sink
     from txn.embedded import EmbeddedZooKeeper
-    from txn.engine.attempt import Emission
-    from txn.engine.report import RunStatus
+    from txn.engine.base.attempt import Emission
+    from txn.engine.reporting.report import RunStatus
     from txn.engine.running import RunningTopology
 
 SCHEMA = "k string, v bigint"

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from committers.log_layout.intents import Intents
 from committers.publishing.files import active_files
 from committers.state.shape import StateShape
-from spouts._delta_log import SourceVersion
-from spouts._kafka_plan import stored_positions
-from spouts._seen import Taking
 from spouts.delta import DeltaBatch
+from spouts.delta.log import SourceVersion
 from spouts.files import FileBatch, FileSpout
+from spouts.files.seen import Taking
+from spouts.kafka.plan import stored_positions
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text, lines
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import parse_commit

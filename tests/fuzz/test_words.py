@@ -23,9 +23,9 @@ from txn.errors import SetupError, TopologyError, UserError
 from txn.storage.locations import identity, parent
 from txn.storage.storage import Storage
 from txn.text import printable
-from txn.zookeeper.access import completed, find_access
-from txn.zookeeper.connection import split_chroot
-from txn.zookeeper.location import resolve
+from txn.zookeeper.client.access import completed, find_access
+from txn.zookeeper.client.connection import split_chroot
+from txn.zookeeper.client.location import resolve
 
 WORDS = st.sampled_from(
     [
@@ -175,10 +175,10 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
     # This module first: imported behind the next line, it would keep what stands in for good.
-    monkeypatch.setattr("txn.operations.topology_tables.zookeeper_service", no_server)
+    monkeypatch.setattr("txn.operations.tables.topology_tables.zookeeper_service", no_server)
     monkeypatch.setattr("txn.embedded.service.zookeeper_service", no_server)
     monkeypatch.setattr(
-        "txn.cli.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
+        "txn.cli.running.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
     )
     monkeypatch.setattr("txn.doctor.checkup.check_machine", lambda: iter(()))
     monkeypatch.setattr("txn.doctor.checkup.check_storage", lambda *_: iter(()))

@@ -17,7 +17,7 @@ from txn.cli.tables import quarantine_table, status_table
 from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.operations.progress_file import _checksum, _parse, dump
 from txn.operations.status import status_of
-from txn.operations.table_status import TableStatus
+from txn.operations.tables.table_status import TableStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -29,7 +29,7 @@ from txn.protocol.records import (
     ReplayRequests,
     StageRecord,
 )
-from txn.zookeeper.connection import Node
+from txn.zookeeper.client.connection import Node
 from txn.zookeeper.image import read_image, read_notices
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.status import TopologyStatus

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
     from pyspark.sql import DataFrame, SparkSession
 
-    from txn.engine.report import RunReport
+    from txn.engine.reporting.report import RunReport
 
 ROWS: list[Any] = [[("a", 1), ("b", 2)], [("c", 3)], [("a", 4)], [("a", 5)]]
 OK, ERROR = 1, 2

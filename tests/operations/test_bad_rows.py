@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 from txn.cli.app import cli
-from txn.operations.bad_rows import BadRow, bad_rows_among
+from txn.operations.rows.bad_rows import BadRow, bad_rows_among
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from tests.faults.support import rows_of
 from txn.cli.app import cli
 from txn.errors import UserError
 from txn.operations.loading import load_topology
-from txn.operations.row_replays import Exported, Replayed, export_rows, replay_rows
+from txn.operations.rows.row_replays import Exported, Replayed, export_rows, replay_rows
 from txn.topology import Topology
 
 if TYPE_CHECKING:
@@ -215,11 +215,11 @@ def killed(*arguments, **named):
 cli(sys.argv[1:], prog_name="txn")
 """
 POINTS = {
-    "before the ledger": ("txn.operations.row_replays", "begin_row_replay", False),
-    "after the ledger": ("txn.operations.row_replays", "begin_row_replay", True),
+    "before the ledger": ("txn.operations.rows.row_replays", "begin_row_replay", False),
+    "after the ledger": ("txn.operations.rows.row_replays", "begin_row_replay", True),
     "before the file": ("os", "link", False),
     "after the file": ("os", "link", True),
-    "before the end": ("txn.operations.row_replays", "settle_row_replay", False),
+    "before the end": ("txn.operations.rows.row_replays", "settle_row_replay", False),
 }
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from txn.cli.tables import status_table
 from txn.operations.status import status_of
-from txn.operations.table_status import TableStatus
+from txn.operations.tables.table_status import TableStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -20,7 +20,7 @@ from txn.protocol.records import (
     QuarantineRecord,
     StandbyIdentity,
 )
-from txn.zookeeper.liveness import machine_id
+from txn.zookeeper.client.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
 
 CHANGES = ["transform clean (sales.py:12) of stream 's' was changed", "join of stream 's' is new"]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.delta.publishing import publish
-from txn.operations.table_status import NEWEST_TXIDS, TableStatus, read_tables
+from txn.operations.tables.table_status import NEWEST_TXIDS, TableStatus, read_tables
 
 
 def began_late(table: Path) -> None:

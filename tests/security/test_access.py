@@ -20,7 +20,7 @@ from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnavailableError, SetupError, UserError
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
-from txn.zookeeper.access import find_access
+from txn.zookeeper.client.access import find_access
 
 ROOT = Path(__file__).parents[2]
 OWNER = ("digest", "me:sesame")

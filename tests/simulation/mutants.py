@@ -13,7 +13,7 @@ from typing import Any
 import committers.log_layout.compactor
 import committers.publishing.log
 import committers.table_committer
-import txn.engine.pipeline
+import txn.engine.loop.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
 import txn.protocol.recovery
@@ -28,9 +28,9 @@ from committers.upsert_layout.committer import UpsertCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
-from txn.engine.attempt_failures import AttemptFailures
-from txn.engine.commit import CommitTurn
-from txn.engine.in_flight import LiveAttempts
+from txn.engine.loop.attempt_failures import AttemptFailures
+from txn.engine.loop.in_flight import LiveAttempts
+from txn.engine.work.commit import CommitTurn
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
@@ -38,7 +38,7 @@ from txn.protocol.ledgers import ProcessingLedger
 from txn.protocol.records import CommittedRecord, EpochRecord
 from txn.protocol.rules import AT_WORK
 from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.connection import OutcomeUnknownError
+from txn.zookeeper.client.connection import OutcomeUnknownError
 from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.writing import RecordWriter
 
@@ -470,7 +470,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was quarantined.",
-        ((txn.engine.pipeline, "quarantine_record", lambda order, read: None),),
+        ((txn.engine.loop.pipeline, "quarantine_record", lambda order, read: None),),
     ),
 }
 

@@ -225,7 +225,7 @@ def wait(futures: Iterable[Future], timeout: float | None = None) -> None:
 
 
 class Pool:
-    """`txn.engine.threads.Pool`: jobs in order, so many at a time. None of them hangs here."""
+    """`txn.engine.base.threads.Pool`: jobs in order, so many at a time. None of them hangs here."""
 
     def __init__(self, workers: int, name: str = "pool") -> None:
         self._most = workers

@@ -25,29 +25,29 @@ import txn.dataflow.columns
 import txn.dataflow.evaluation
 import txn.dataflow.graph
 import txn.delta.loading
-import txn.engine.commit
-import txn.engine.emission
-import txn.engine.equipment
-import txn.engine.jobs
-import txn.engine.lookups
-import txn.engine.mailbox
-import txn.engine.maintenance
+import txn.engine.base.mailbox
+import txn.engine.base.shared_rows
+import txn.engine.base.threads
+import txn.engine.loop.equipment
+import txn.engine.loop.maintenance
 import txn.engine.running
-import txn.engine.shared_rows
-import txn.engine.staging
-import txn.engine.tables
-import txn.engine.threads
-import txn.zookeeper.connection
+import txn.engine.work.commit
+import txn.engine.work.emission
+import txn.engine.work.jobs
+import txn.engine.work.lookups
+import txn.engine.work.staging
+import txn.engine.work.tables
+import txn.zookeeper.client.connection
+import txn.zookeeper.client.liveness
+import txn.zookeeper.client.session_watch
 import txn.zookeeper.leadership
-import txn.zookeeper.liveness
 import txn.zookeeper.progress
-import txn.zookeeper.session_watch
 import txn.zookeeper.standbys
 from tests.simulation import delta, primitives, spark, tables
 from tests.simulation.world import current_world
 from tests.simulation.zookeeper import Session
 from txn.attempts import TransactionAttempt
-from txn.engine.killpoints import observe
+from txn.engine.base.killpoints import observe
 
 __all__ = ["Patch", "installed", "patched"]
 
@@ -98,29 +98,29 @@ def _patches() -> list[Patch]:
     threading, queue = primitives.THREADING, primitives.QUEUE
     clock, pool = primitives.CLOCK, primitives.Pool
     return [
-        (txn.zookeeper.connection, "threading", threading),
-        (txn.zookeeper.connection, "Session", Session),
-        (txn.zookeeper.connection, "_POLL_SECS", 0.05),
+        (txn.zookeeper.client.connection, "threading", threading),
+        (txn.zookeeper.client.connection, "Session", Session),
+        (txn.zookeeper.client.connection, "_POLL_SECS", 0.05),
         (txn.zookeeper.leadership, "threading", threading),
         (txn.zookeeper.leadership, "datetime", _Now),
-        (txn.zookeeper.liveness, "os", _Os),
-        (txn.zookeeper.liveness, "socket", _Socket),
-        (txn.zookeeper.liveness, "machine_id", _machine_id),
-        (txn.zookeeper.liveness, "_is_zombie", lambda _: False),
+        (txn.zookeeper.client.liveness, "os", _Os),
+        (txn.zookeeper.client.liveness, "socket", _Socket),
+        (txn.zookeeper.client.liveness, "machine_id", _machine_id),
+        (txn.zookeeper.client.liveness, "_is_zombie", lambda _: False),
         (txn.zookeeper.standbys, "datetime", _Now),
-        (txn.zookeeper.session_watch, "threading", threading),
-        (txn.zookeeper.session_watch, "queue", queue),
+        (txn.zookeeper.client.session_watch, "threading", threading),
+        (txn.zookeeper.client.session_watch, "queue", queue),
         (txn.zookeeper.progress, "threading", threading),
-        (txn.engine.mailbox, "queue", queue),
-        (txn.engine.threads, "Pool", pool),
-        (txn.engine.commit, "Pool", pool),
-        (txn.engine.maintenance, "threading", threading),
-        (txn.engine.maintenance, "wait", primitives.wait),
+        (txn.engine.base.mailbox, "queue", queue),
+        (txn.engine.base.threads, "Pool", pool),
+        (txn.engine.work.commit, "Pool", pool),
+        (txn.engine.loop.maintenance, "threading", threading),
+        (txn.engine.loop.maintenance, "wait", primitives.wait),
         (txn.engine.running, "threading", threading),
-        (txn.engine.tables, "threading", threading),
-        (txn.engine.emission, "no_rows", spark.no_rows),
-        (txn.engine.lookups, "no_rows", spark.no_rows),
-        (txn.engine.shared_rows, "_run", lambda frames, session: None),
+        (txn.engine.work.tables, "threading", threading),
+        (txn.engine.work.emission, "no_rows", spark.no_rows),
+        (txn.engine.work.lookups, "no_rows", spark.no_rows),
+        (txn.engine.base.shared_rows, "_run", lambda frames, session: None),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_empty_frame", spark.nothing_of),
@@ -132,12 +132,12 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "UpsertReader", tables.SimUpsertReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
-        (txn.engine.equipment, "own_session", spark.same_session),
-        (txn.engine.jobs, "SettingsWatch", spark.NoWatch),
-        (txn.engine.jobs, "make_active", spark.no_thread),
-        (txn.engine.emission, "moved", spark.same_frame),
-        (txn.engine.lookups, "moved", spark.same_frame),
-        (txn.engine.staging, "moved", spark.same_frame),
+        (txn.engine.loop.equipment, "own_session", spark.same_session),
+        (txn.engine.work.jobs, "SettingsWatch", spark.NoWatch),
+        (txn.engine.work.jobs, "make_active", spark.no_thread),
+        (txn.engine.work.emission, "moved", spark.same_frame),
+        (txn.engine.work.lookups, "moved", spark.same_frame),
+        (txn.engine.work.staging, "moved", spark.same_frame),
         (committers.publishing.followed, "threading", threading),
         (committers.publishing.followed, "load_files", delta.load_files),
         (txn.delta.loading, "DeltaTable", delta.SimDeltaTable),

@@ -43,7 +43,7 @@ ROW_BYTES = 1000
 
 
 class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
-    """An error of Spark's: `txn.engine.failures` tells it by its module and its condition."""
+    """An error of Spark's: `txn.engine.base.failures` tells it by its module and its condition."""
 
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(f"[{condition}] {text}")

@@ -153,7 +153,7 @@ class World:
             self.cut(process)
 
     def reached(self, point: str, attempt: TransactionAttempt) -> None:
-        """A named point of a batch's life (`txn.engine.killpoints`)."""
+        """A named point of a batch's life (`txn.engine.base.killpoints`)."""
         self.step(f"{point} {attempt}")
         if not self.faults.on:
             return

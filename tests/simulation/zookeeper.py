@@ -1,11 +1,11 @@
 """A simulated ZooKeeper: an ensemble that agrees, sessions, servers that lag, a lossy network.
 
-`Session` stands in for `txn.zookeeper.connection._Session`, so everything from `Connection` upwards
-is real. The ensemble has one history of transactions; what a session reads is that history up to
-what its server has applied. A write, or its refusal, is answered by that server after it has
+`Session` stands in for `txn.zookeeper.client.connection._Session`, so everything from `Connection`
+upwards is real. The ensemble has one history of transactions; what a session reads is that history
+up to what its server has applied. A write, or its refusal, is answered by that server after it has
 applied it, so a session never sees the time before its own writes. Sources: ZooKeeper's
 "Consistency Guarantees"; kazoo's `TransactionRequest` and `Client`, as far as
-`txn.zookeeper.connection` uses them.
+`txn.zookeeper.client.connection` uses them.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class Transaction:
 
 
 class Session:
-    """In place of `txn.zookeeper.session.Session`: one kazoo client, and the session it has."""
+    """In place of `txn.zookeeper.client.session.Session`: one kazoo client and its session."""
 
     def __init__(self, hosts: str, options: Any, on_state: Callable[[str], None]) -> None:
         del hosts, options

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spouts._changed import _RECENT, Changed
-from spouts._listing import Listing
-from spouts._looks import Looks
 from spouts.files import FileBatch, FileSpout
+from spouts.files.changed import _RECENT, Changed
+from spouts.files.listing import Listing
+from spouts.files.looks import Looks
 from txn.attempts import TransactionAttempt
 from txn.storage.local import LocalStore
 

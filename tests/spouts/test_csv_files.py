@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import spouts._csv_files
+import spouts.files.csv_files
 from committers.append_table import AppendTable
-from spouts._csv import Dialect
 from spouts.files import FileSpout
+from spouts.records.csv_dialect import Dialect
 from tests.faults.support import rows_of
 from txn import Topology
 from txn.attempts import TransactionAttempt
@@ -81,7 +81,7 @@ def test_what_python_writes_comes_back(
     Quotes, separators and line ends are a part of the value, in every dialect.
     """
     for name, most in sizes.items():
-        monkeypatch.setattr(spouts._csv_files, name, most)
+        monkeypatch.setattr(spouts.files.csv_files, name, most)
     sep, quote = dialect.get("delimiter", ","), dialect.get("quotechar", '"')
     rows = [(str(i), value, "z") for i, value in enumerate(VALUES)]
     rows += [(str(i), "z", value) for i, value in enumerate(VALUES, len(VALUES))]
@@ -155,7 +155,7 @@ def test_a_file_too_large_to_be_looked_at_as_a_whole_is_refused(
 ) -> None:
     """Only one with a field over several lines is refused, by name; others have no limit."""
     for name, most in {"_HERE": 0, "_SMALL": 0, "_LARGEST": 15}.items():
-        monkeypatch.setattr(spouts._csv_files, name, most)
+        monkeypatch.setattr(spouts.files.csv_files, name, most)
     (tmp_path / "1.csv").write_bytes(b'k,1,"a"\nl,1,"b"\nm,1,c')
     assert len(read(spark, tmp_path / "*.csv", SCHEMA)) == 3
     (tmp_path / "2.csv").write_bytes(b'k,1,"ab\ncd,e"\nl,1,"b"\n')
@@ -242,7 +242,7 @@ def test_bytes_that_are_not_utf8_are_told(
 ) -> None:
     """A sign stands for them in the rows, and a notice names the file, once."""
     for name, most in sizes.items():
-        monkeypatch.setattr(spouts._csv_files, name, most)
+        monkeypatch.setattr(spouts.files.csv_files, name, most)
     (tmp_path / "a.csv").write_bytes(b"caf\xe9,1\n")
     (tmp_path / "b.csv").write_bytes(b"caf\xc3\xa9,2\n")
     spout = FileSpout(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spouts._delta_log import AddedFile, SourceLog, SourceVersion
-from spouts._delta_plan import Rules, final_version, next_batch, schema_difference
+from spouts.delta.log import AddedFile, SourceLog, SourceVersion
+from spouts.delta.plan import Rules, final_version, next_batch, schema_difference
 from txn.delta.commits import commit_path
 from txn.errors import SourceChangedError
 

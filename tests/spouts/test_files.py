@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout, PlannedFile
+from spouts.files.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, StorageUnavailableError, TopologyError
 from txn.interfaces import Lag
@@ -202,12 +202,12 @@ def test_lag_is_the_files_that_are_in_no_batch(
     spout = opened(spark, f"file://{folder}/*.csv", files_per_batch=1)
     assert [spout.lag(batch) for batch in drain(spout)][1:] == seen_before
     with monkeypatch.context() as patched:
-        patched.setattr("spouts._backlog._SIZED", 1)
+        patched.setattr("spouts.files.backlog._SIZED", 1)
         spout = opened(spark, folder / "*.csv", files_per_batch=1)
         seen = [spout.lag(batch) for batch in drain(spout)]
     last = [Lag(files=1, bytes=size["d"]), Lag(files=0, bytes=0)]
     assert seen == [Lag(files=3), Lag(files=2), *last]
-    monkeypatch.setattr("spouts.files._LOOK", 2)  # c and d are beyond, until it looks again
+    monkeypatch.setattr("spouts.files.spout._LOOK", 2)  # c and d are beyond, until it looks again
     spout = opened(spark, folder / "*.csv", files_per_batch=1)
     seen = [spout.lag(batch) for batch in drain(spout)]
     assert seen == [Lag(files=3), Lag(files=2), *last]

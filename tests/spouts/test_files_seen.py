@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from committers.append_table import AppendTable
-from spouts._seen import Taken, Taking
 from spouts.files import FileBatch, FileSpout
+from spouts.files.seen import Taken, Taking
 from txn.attempts import TransactionAttempt
-from txn.engine.table_keeper import TableKeeper
+from txn.engine.work.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import CommitterContext
 

@@ -381,7 +381,7 @@ def test_a_wrong_password_is_told_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refused credentials stop the topology, and the password is in neither message nor log."""
-    monkeypatch.setattr("spouts._kafka_cluster.REQUEST_SECS", 2.0)
+    monkeypatch.setattr("spouts.kafka.cluster.REQUEST_SECS", 2.0)
     with caplog.at_level(logging.DEBUG), pytest.raises(TopologyError, match=" refuse ") as error:
         plan(secure(kafka, topic, "wrong-9152"))
     assert "Authentication failed" in str(error.value)
@@ -405,7 +405,7 @@ def test_brokers_that_do_not_answer_are_waited_for(
 
     That it refuses connections is no reason to wait as long as for an answer.
     """
-    monkeypatch.setattr("spouts._kafka_cluster.REQUEST_SECS", 300.0)
+    monkeypatch.setattr("spouts.kafka.cluster.REQUEST_SECS", 300.0)
     away = f"{re.escape(kafka.servers)} for .*: none of them can be reached"
     kafka.produce(topic, [1])
     spout = KafkaSpout(kafka.servers, topics=[topic])

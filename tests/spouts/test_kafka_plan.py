@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts._kafka_cluster import Look, Topic
-from spouts._kafka_options import client_settings
-from spouts._kafka_plan import Position, fair_shares, going_on, stored_positions
 from spouts.kafka import KafkaSpout
+from spouts.kafka.cluster import Look, Topic
+from spouts.kafka.options import client_settings
+from spouts.kafka.plan import Position, fair_shares, going_on, stored_positions
 from txn.errors import ProgressUnreadableError, TopologyError
 from txn.interfaces import SpoutKind
 

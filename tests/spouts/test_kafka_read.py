@@ -19,7 +19,7 @@ from tests.faults.support import rows_of
 from tests.spouts.kafka_broker import PASSWORD, USER, Broker
 from txn import Topology
 from txn.attempts import TransactionAttempt
-from txn.engine.failures import is_lost_work
+from txn.engine.base.failures import is_lost_work
 from txn.errors import (
     FailedException,
     SourceChangedError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spouts._kafka_relation import offsets_read
+from spouts.kafka.relation import offsets_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

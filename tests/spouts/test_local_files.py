@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout
+from spouts.files.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, StorageRefusedError, TopologyError
 

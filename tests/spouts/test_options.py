@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spouts._options import is_known
 from spouts.files import FileSpout
 from spouts.kafka import KafkaSpout
+from spouts.records.options import is_known
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:

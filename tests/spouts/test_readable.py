@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spouts._kafka_cluster import Look, Topic
-from spouts._kafka_plan import Position, Skipped, what_is_left
 from spouts.delta import DeltaSpout
 from spouts.files import FileBatch, FileSpout, PlannedFile
+from spouts.kafka.cluster import Look, Topic
+from spouts.kafka.plan import Position, Skipped, what_is_left
 from spouts.memory import FeederSpout, MemoryPosition, MemoryTransactionalSpout
 from spouts.memory_partitions import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt

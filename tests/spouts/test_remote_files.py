@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spouts import _looks
-from spouts._listing import Listing
-from spouts._looks import Looks
 from spouts.files import FileBatch, FileSpout
+from spouts.files import looks as _looks
+from spouts.files.listing import Listing
+from spouts.files.looks import Looks
 from tests.storage.test_stores import Marked
 from tests.stores.proxy import Fail, Proxy, lists
 from tests.stores.s3 import S3Server, storage_options
@@ -159,7 +159,7 @@ def test_a_file_that_waits_for_long_is_pinned_when_it_is_planned(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may replace a file that no batch has yet: what is there at planning counts."""
-    monkeypatch.setattr("spouts._backlog._FRESH_SECS", 0.0)
+    monkeypatch.setattr("spouts.files.backlog._FRESH_SECS", 0.0)
     lake.put("a.txt", "b.txt")
     spout = lake.spout()
     first = planned(spout)
@@ -236,7 +236,7 @@ def test_a_large_prefix_is_listed_from_near_its_end(lake: Lake) -> None:
 
 def test_a_listing_goes_on_where_it_failed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the middle of a long listing repeats a page, and no name is lost or twice."""
-    monkeypatch.setattr("spouts._listing.PAGE", 1000)
+    monkeypatch.setattr("spouts.files.listing.PAGE", 1000)
     listing = Listing(lake.pattern, lake.options)
     lake.folder.mkdir()
     for number in range(3500):
@@ -268,7 +268,7 @@ def test_more_files_than_are_kept_are_listed_from_the_last_one(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a look found and did not keep is listed next, from where it was, and nothing twice."""
-    monkeypatch.setattr("spouts.files._LOOK", 2)
+    monkeypatch.setattr("spouts.files.spout._LOOK", 2)
     lake.put(*(f"{number}.txt" for number in range(5)))
     spout = lake.spout()
     batch, seen = None, []
@@ -287,7 +287,7 @@ def test_a_look_that_goes_on_lists_no_more_than_is_kept(
     """Of 5,500 new files, 1,000 of which are kept at once: everything is listed once, and after
     that 1,000 at a time (and the client asks for one page ahead). The lag counts all of them.
     """
-    monkeypatch.setattr("spouts.files._LOOK", 1000)
+    monkeypatch.setattr("spouts.files.spout._LOOK", 1000)
     lake.folder.mkdir()
     for number in range(5500):
         (lake.folder / f"n-{number:05}.txt").write_text("row\n")

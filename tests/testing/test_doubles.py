@@ -16,7 +16,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.one_by_one import OneByOne
 from tests.zookeeper.progress_store import start
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.engine.killpoints import observe
+from txn.engine.base.killpoints import observe
 from txn.errors import BatchError, FencedError
 from txn.testing import (
     ManualClock,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from txn.attempts import TransactionAttempt
-from txn.engine.threads import Pool
+from txn.engine.base.threads import Pool
 from txn.logs import BatchFields, JsonFormatter, Work, fields_of, working_on
 from txn.storage.asking import in_parallel
 

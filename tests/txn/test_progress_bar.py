@@ -17,7 +17,7 @@ from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.embedded import EmbeddedZooKeeper
-from txn.engine.report import InFlight, RunStatus, Totals
+from txn.engine.reporting.report import InFlight, RunStatus, Totals
 from txn.engine.running import RunningTopology
 from txn.progress_bar import told
 

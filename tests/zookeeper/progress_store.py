@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from txn.config import TopologyConfig
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress
 from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.connection import Connection
+from txn.zookeeper.client.connection import Connection
 
 CONFIG = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=30.0)
 

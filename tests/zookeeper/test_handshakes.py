@@ -12,7 +12,7 @@ import pytest
 
 from tests.children import free_ports, wait_until
 from txn.embedded import EmbeddedZooKeeper
-from txn.zookeeper.session import Session
+from txn.zookeeper.client.session import Session
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from txn.errors import (
 )
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
-from txn.zookeeper.connection import WAITING
+from txn.zookeeper.client.connection import WAITING
 
 ROOT = Path(__file__).parents[2]
 CONFIG = TopologyConfig(zookeeper_timeout_secs=2.0, zookeeper_deadline_secs=20.0)

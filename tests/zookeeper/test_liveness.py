@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.harness import wait_for
 from txn.protocol.records import LeaderIdentity, StandbyIdentity
-from txn.zookeeper.liveness import is_alive, is_running, machine_id, this_process
+from txn.zookeeper.client.liveness import is_alive, is_running, machine_id, this_process
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from txn.errors import UserError
-from txn.zookeeper.location import ZooKeeperSpec, resolve
+from txn.zookeeper.client.location import ZooKeeperSpec, resolve
 
 
 @pytest.mark.parametrize(

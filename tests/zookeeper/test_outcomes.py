@@ -33,7 +33,7 @@ from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnavailableError
 from txn.protocol.records import Progress, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
-from txn.zookeeper.connection import Connection
+from txn.zookeeper.client.connection import Connection
 
 ROOT = Path(__file__).parents[2]
 

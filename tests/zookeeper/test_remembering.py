@@ -25,8 +25,8 @@ from txn.embedded import EmbeddedZooKeeper
 from txn.protocol.records import QuarantineRecord
 from txn.requests import Request, listen
 from txn.zookeeper import read_status
-from txn.zookeeper.connection import Connection
-from txn.zookeeper.remembering import RememberingConnection
+from txn.zookeeper.client.connection import Connection
+from txn.zookeeper.client.remembering import RememberingConnection
 from txn.zookeeper.status import StatusReader
 
 NAMES = "abcd"

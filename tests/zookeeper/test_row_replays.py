@@ -12,7 +12,7 @@ from tests.zookeeper.progress_store import CONFIG, bare_client, leading
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import NewerFormatError, ProgressUnreadableError, TopologyError
 from txn.protocol.records import RowReplayRecord
-from txn.zookeeper.connection import Connection, OutcomeUnknownError
+from txn.zookeeper.client.connection import Connection, OutcomeUnknownError
 from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
 
 

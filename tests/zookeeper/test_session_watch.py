@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.harness import wait_for
 from txn.errors import ProgressUnavailableError
-from txn.zookeeper.session_watch import SessionWatch
+from txn.zookeeper.client.session_watch import SessionWatch
 
 SESSION_SECS = 0.05
 

@@ -9,23 +9,23 @@ import click
 from click.shell_completion import add_completion_class
 
 from txn import __version__
+from txn.cli.commands.dashboard import dashboard
+from txn.cli.commands.doctor import doctor
+from txn.cli.commands.explain import explain
+from txn.cli.commands.history import history
+from txn.cli.commands.new import new
+from txn.cli.commands.plan import plan
+from txn.cli.commands.plugins import plugins
+from txn.cli.commands.preview import preview
+from txn.cli.commands.quarantine import quarantine
+from txn.cli.commands.recover import recover
+from txn.cli.commands.rows import rows
+from txn.cli.commands.run import run
+from txn.cli.commands.status import status
+from txn.cli.commands.transfer import export_command, import_command
+from txn.cli.commands.upkeep import optimize, vacuum
 from txn.cli.completion import Bash
-from txn.cli.dashboard import dashboard
-from txn.cli.doctor import doctor
 from txn.cli.errors import ErrorsAsParagraphs
-from txn.cli.explain import explain
-from txn.cli.history import history
-from txn.cli.new import new
-from txn.cli.plan import plan
-from txn.cli.plugins import plugins
-from txn.cli.preview import preview
-from txn.cli.quarantine import quarantine
-from txn.cli.recover import recover
-from txn.cli.rows import rows
-from txn.cli.run import run
-from txn.cli.status import status
-from txn.cli.transfer import export_command, import_command
-from txn.cli.upkeep import optimize, vacuum
 
 __all__ = ["cli", "main"]
 

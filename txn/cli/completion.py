@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, CompletionItem
 
-from txn.operations.watching.run_files import LOG_FOLDER
+from txn.dashboard.watching.run_files import LOG_FOLDER
 
 __all__ = ["Bash", "names", "topologies"]
 

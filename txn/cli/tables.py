@@ -13,11 +13,11 @@ from rich.text import Text
 from txn.cli.words import broken_rules, short_name
 from txn.delta.upkeep import UpkeepPlan
 from txn.interfaces.publication import processing_ms
-from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
+from txn.operations.rows.bad_rows import BadRow, RuleRows
 from txn.operations.status import Status
-from txn.operations.table_status import TableStatus
+from txn.operations.tables.table_status import TableStatus
 from txn.protocol.records import BatchRecord, NoticesRecord, Progress
 from txn.text import describe, printable, size
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from txn.engine.bottleneck import BOUND_NAMES
-from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
+from txn.engine.reporting.bottleneck import BOUND_NAMES
+from txn.engine.reporting.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, processing_ms
 from txn.text import duration, printable, size

@@ -1,1 +1,1 @@
-"""The page: what `txn.operations.watching` knows, served over HTTP to a browser, read-only."""
+"""The page: what `txn.dashboard.watching` knows, served over HTTP to a browser, read-only."""

@@ -1,6 +1,6 @@
 """The answers of the page as JSON values: one function for each view.
 
-The data comes from `txn.operations.watching`; this module gives it the names that the page reads.
+The data comes from `txn.dashboard.watching`; this module gives it the names that the page reads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from txn.dashboard.watching.index import Filter, IndexedTxid, Part
+from txn.dashboard.watching.run_files import FlightNote, RunNote
+from txn.dashboard.watching.tables import difference, first_rows
+from txn.dashboard.watching.topologies import Watch, Watched
+from txn.dashboard.watching.trouble import Trouble, rows_set_aside, state_of, troubles
+from txn.dashboard.watching.watched_table import WatchedTable
 from txn.delta.log import TableLog
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
-from txn.operations.bad_rows import bad_rows_among, has_bad_rows
-from txn.operations.watching.index import Filter, IndexedTxid, Part
-from txn.operations.watching.run_files import FlightNote, RunNote
-from txn.operations.watching.tables import difference, first_rows
-from txn.operations.watching.topologies import Watch, Watched
-from txn.operations.watching.trouble import Trouble, rows_set_aside, state_of, troubles
-from txn.operations.watching.watched_table import WatchedTable
-from txn.zookeeper.location import as_option
+from txn.operations.rows.bad_rows import bad_rows_among, has_bad_rows
+from txn.zookeeper.client.location import as_option
 
 __all__ = [
     "bad_rows",

@@ -22,14 +22,14 @@ from starlette.types import ASGIApp
 from txn.dashboard import api
 from txn.dashboard.guard import Guard
 from txn.dashboard.scrub import Scrubber, secrets_in
+from txn.dashboard.watching.index import Filter, Only
+from txn.dashboard.watching.topologies import Watch, Watched
 from txn.delta.delta_rs import DeltaError
 from txn.doctor.checkup import look
 from txn.doctor.findings import error
 from txn.errors import TxnError, UserError
-from txn.operations.watching.index import Filter, Only
-from txn.operations.watching.topologies import Watch, Watched
 from txn.text import first_line
-from txn.zookeeper.access import credentials_in, used_credentials
+from txn.zookeeper.client.access import credentials_in, used_credentials
 
 __all__ = ["page"]
 

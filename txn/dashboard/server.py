@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from txn.dashboard.watching.topologies import Watch
 from txn.errors import SetupError, UserError
 from txn.machine.listening import Address, is_any, is_loopback, reached_at, refusal
-from txn.operations.watching.topologies import Watch
 
 __all__ = ["given_token", "serve"]
 

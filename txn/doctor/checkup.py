@@ -19,7 +19,7 @@ from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
 from txn.storage.locations import is_local, parent
 from txn.text import first_line
-from txn.zookeeper.location import resolve
+from txn.zookeeper.client.location import resolve
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -34,7 +34,7 @@ def diagnose(
 
     Args:
         topology: the topology whose nodes and tables are checked; None: no topology.
-        zookeeper: see `txn.zookeeper.location.resolve`.
+        zookeeper: see `txn.zookeeper.client.location.resolve`.
         tables: further tables to check: local paths or URIs.
 
     Raises:

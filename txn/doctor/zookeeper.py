@@ -14,8 +14,8 @@ from typing import Any
 from txn.config import TopologyConfig
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError, TxnError
-from txn.zookeeper.access import find_access
-from txn.zookeeper.connection import Connection, Create, Delete, Put
+from txn.zookeeper.client.access import find_access
+from txn.zookeeper.client.connection import Connection, Create, Delete, Put
 from txn.zookeeper.status import BASE, read_status
 from txn.zookeeper.znodes import Paths
 

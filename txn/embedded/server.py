@@ -27,7 +27,7 @@ from txn.embedded.folder import LOOPBACK, ServerFolder, port_of, serves
 from txn.embedded.guard import guard, make_credential, require_own_listener
 from txn.errors import SetupError
 from txn.machine.java import find_java, in_utf8
-from txn.zookeeper.access import lend, take_back
+from txn.zookeeper.client.access import lend, take_back
 
 __all__ = ["EmbeddedZooKeeper"]
 

@@ -12,9 +12,9 @@ from txn.embedded.folder import IN_USE, ServerFolder, port_of, serves
 from txn.embedded.guard import read_credential, require_own_listener
 from txn.embedded.server import EmbeddedZooKeeper
 from txn.errors import LeaderExistsError, SetupError, TxnError
-from txn.zookeeper.access import lend
-from txn.zookeeper.liveness import is_alive
-from txn.zookeeper.location import resolve
+from txn.zookeeper.client.access import lend
+from txn.zookeeper.client.liveness import is_alive
+from txn.zookeeper.client.location import resolve
 
 __all__ = ["is_served", "refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
 

@@ -15,15 +15,15 @@ from txn.dataflow.columns import StreamColumns
 from txn.dataflow.definition import Definition
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown
 from txn.dataflow.graph import NewValues, Sink, StateQuery
-from txn.engine.attempt import Emission
-from txn.engine.emission import Emissions
-from txn.engine.ending_errors import not_previewed
-from txn.engine.lookups import Lookups
-from txn.engine.spouts import Spouts
-from txn.engine.staging import Stager
-from txn.engine.table_keeper import TableKeeper
-from txn.engine.tables import Tables
-from txn.engine.violations import count_violations
+from txn.engine.base.attempt import Emission
+from txn.engine.loop.ending_errors import not_previewed
+from txn.engine.work.emission import Emissions
+from txn.engine.work.lookups import Lookups
+from txn.engine.work.spouts import Spouts
+from txn.engine.work.staging import Stager
+from txn.engine.work.table_keeper import TableKeeper
+from txn.engine.work.tables import Tables
+from txn.engine.work.violations import count_violations
 from txn.errors import TopologyError, TxnError
 from txn.interfaces import StoredRows
 from txn.protocol.events import Metadata, Plan

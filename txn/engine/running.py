@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from txn.acker import draw_id
 from txn.dataflow.definition import Definition, Until
-from txn.engine.bottleneck import in_words
-from txn.engine.broadcast import Broadcast
-from txn.engine.pipeline import Pipeline
-from txn.engine.report import RunReport, RunStatus, Standby
-from txn.engine.spout_facts import places_of
+from txn.engine.base.threads import Straggler, abandoned, straggler
+from txn.engine.loop.pipeline import Pipeline
+from txn.engine.reporting.bottleneck import in_words
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.reporting.report import RunReport, RunStatus, Standby
 from txn.engine.start import Start
-from txn.engine.threads import Straggler, abandoned, straggler
+from txn.engine.work.spout_facts import places_of
 from txn.errors import (
     AbandonedError,
     FencedError,

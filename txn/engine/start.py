@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
-from txn.engine.broadcast import Broadcast
+from txn.engine.base.shared_folders import local_tables, try_folder
+from txn.engine.base.threads import Straggler, abandoned, within
 from txn.engine.changed_code import changes, message, program_of, succeeding
-from txn.engine.ending_errors import not_started
-from txn.engine.equipment import Equipment
-from txn.engine.pipeline import Pipeline
-from txn.engine.shared_folders import local_tables, try_folder
-from txn.engine.threads import Straggler, abandoned, within
+from txn.engine.loop.ending_errors import not_started
+from txn.engine.loop.equipment import Equipment
+from txn.engine.loop.pipeline import Pipeline
+from txn.engine.reporting.broadcast import Broadcast
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import NOTICES, CommitterContext
 from txn.observers import LeadershipWon, RunStarted

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from txn.engine.spout_facts import places_of
+from txn.engine.work.spout_facts import places_of
 from txn.machine.ivy import shipped_jars
 from txn.machine.jars import S3A_PACKAGES
 from txn.spark.submission import submitted

@@ -24,7 +24,7 @@ from txn.operations.table_logs import recent_publications, table_log
 from txn.protocol.rebuild import quarantined, rebuild, replayed
 from txn.protocol.records import Progress
 from txn.storage.locations import identity
-from txn.zookeeper.liveness import is_alive
+from txn.zookeeper.client.liveness import is_alive
 from txn.zookeeper.progress import ZooKeeperProgress
 from txn.zookeeper.status import list_topologies, read_status
 

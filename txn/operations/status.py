@@ -8,7 +8,7 @@ from typing import Any
 from txn.config import TopologyConfig
 from txn.operations.quarantine import Quarantined, quarantined_in
 from txn.protocol.records import LeaderIdentity, NoticesRecord, StandbyIdentity
-from txn.zookeeper.liveness import is_alive
+from txn.zookeeper.client.liveness import is_alive
 from txn.zookeeper.status import TopologyStatus, read_status
 
 __all__ = ["StandbyStatus", "Status", "gather", "status_of"]

@@ -48,7 +48,7 @@ def history(
         )
 
     if isinstance(topology, str):
-        from txn.operations.topology_tables import tables_of
+        from txn.operations.tables.topology_tables import tables_of
 
         tables = tables_of(topology, zookeeper)
         entries = read(

@@ -2,7 +2,7 @@
 
 Everything here is a frozen value that pickles and compares. Events are facts, named in the past
 tense; actions are orders. `txn.protocol.coordinator.step` maps (state, event) to (state, actions);
-the shell (`txn.engine.pipeline`) carries the actions out **in the order in which they are
+the shell (`txn.engine.loop.pipeline`) carries the actions out **in the order in which they are
 returned**, and stops at the first one that raises, so an act never precedes what protects it.
 
 Metadata is opaque here: JSON-able values by stream name.

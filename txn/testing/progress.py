@@ -36,7 +36,7 @@ from txn.zookeeper.znodes import Paths, check_topology_name, decode, encode
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txn.engine.report import RunReport
+    from txn.engine.reporting.report import RunReport
     from txn.observers import Observer
     from txn.topology import Topology, Until
 

@@ -1,7 +1,7 @@
 """A bench for one spout: plays coordinator and processing phase, and checks every answer.
 
 The bench keeps the JSON text that ZooKeeper would keep; nothing else of a spout outlives a crash.
-Planning runs on one thread and emission on others, as in `txn.engine.pipeline`. A replay of a
+Planning runs on one thread and emission on others, as in `txn.engine.loop.pipeline`. A replay of a
 transactional batch keeps its metadata; one of an opaque batch plans it and every later open batch
 again (see `txn.protocol.coordinator`).
 """

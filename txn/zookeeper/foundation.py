@@ -6,7 +6,7 @@ import contextlib
 import json
 
 from txn.protocol.records import CommittedRecord, EpochRecord
-from txn.zookeeper.connection import (
+from txn.zookeeper.client.connection import (
     Connection,
     Create,
     Operation,

@@ -22,7 +22,7 @@ from txn.protocol.records import (
     ReplayRequests,
     RowReplayRecord,
 )
-from txn.zookeeper.connection import Connection, Delete, Node, Operation, Put
+from txn.zookeeper.client.connection import Connection, Delete, Node, Operation, Put
 from txn.zookeeper.znodes import (
     NEVER_GUESSED,
     Paths,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from txn.errors import NewerFormatError, ProgressUnreadableError
 from txn.protocol.records import IncarnationRecord
-from txn.zookeeper.connection import Connection
+from txn.zookeeper.client.connection import Connection
 from txn.zookeeper.writing import NodeWrite
 from txn.zookeeper.znodes import Paths, decode, encode
 

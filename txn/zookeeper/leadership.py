@@ -35,7 +35,7 @@ from txn.errors import (
     ProgressUnavailableError,
 )
 from txn.protocol.records import EpochRecord, LeaderIdentity
-from txn.zookeeper.connection import (
+from txn.zookeeper.client.connection import (
     Check,
     Connection,
     Create,
@@ -46,8 +46,8 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.client.liveness import is_alive, this_process
 from txn.zookeeper.foundation import check_format, create_topology
-from txn.zookeeper.liveness import is_alive, this_process
 from txn.zookeeper.standbys import Announcement
 from txn.zookeeper.znodes import Paths, decode, encode, require
 

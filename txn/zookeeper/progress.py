@@ -5,8 +5,8 @@ also checks the version of `committed`, so a START that the network delays past 
 cannot bring the batch back. Every wait ends: `zookeeper_deadline_secs` per call.
 
 Threads: any thread may call any method; one call runs at a time. kazoo's own thread never gets
-here: its state changes go to `txn.zookeeper.session_watch`, which calls `on_lost` and claims the
-`leader` node again, so an idle leader keeps it too.
+here: its state changes go to `txn.zookeeper.client.session_watch`, which calls `on_lost` and claims
+the `leader` node again, so an idle leader keeps it too.
 
 Source: Trident's `TransactionalState` stores the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
@@ -41,7 +41,7 @@ from txn.protocol.records import (
     ReplayRequests,
 )
 from txn.protocol.store import ProgressStore
-from txn.zookeeper.connection import (
+from txn.zookeeper.client.connection import (
     Check,
     Connection,
     Create,
@@ -51,6 +51,7 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.client.session_watch import SessionWatch
 from txn.zookeeper.foundation import repair_topology
 from txn.zookeeper.image import (
     Image,
@@ -63,7 +64,6 @@ from txn.zookeeper.image import (
 )
 from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.leadership import Leadership
-from txn.zookeeper.session_watch import SessionWatch
 from txn.zookeeper.status import BASE, read_status
 from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
 from txn.zookeeper.znodes import Paths, check_topology_name, encode, require

@@ -16,7 +16,7 @@ from functools import partial
 from txn.config import TopologyConfig
 from txn.errors import UserError
 from txn.protocol.records import DropRequests, ReplayRequests
-from txn.zookeeper.connection import Create, OutcomeUnknownError, Put, RefusedError
+from txn.zookeeper.client.connection import Create, OutcomeUnknownError, Put, RefusedError
 from txn.zookeeper.image import read_drops, read_requests
 from txn.zookeeper.status import existing_topology
 from txn.zookeeper.znodes import encode, require, txid_of

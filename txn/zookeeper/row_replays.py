@@ -12,7 +12,13 @@ import contextlib
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError
 from txn.protocol.records import RowReplayRecord
-from txn.zookeeper.connection import Connection, Create, OutcomeUnknownError, Put, RefusedError
+from txn.zookeeper.client.connection import (
+    Connection,
+    Create,
+    OutcomeUnknownError,
+    Put,
+    RefusedError,
+)
 from txn.zookeeper.status import existing_topology
 from txn.zookeeper.znodes import Paths, decode, encode, require, txid_of
 

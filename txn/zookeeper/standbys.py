@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from txn.errors import SetupError
 from txn.protocol.records import StandbyIdentity
-from txn.zookeeper.connection import (
+from txn.zookeeper.client.connection import (
     Connection,
     Create,
     Delete,
@@ -19,7 +19,7 @@ from txn.zookeeper.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from txn.zookeeper.liveness import this_process
+from txn.zookeeper.client.liveness import this_process
 from txn.zookeeper.znodes import Paths, decode, encode
 
 __all__ = ["Announcement", "read_standbys"]

@@ -18,12 +18,12 @@ from txn.protocol.records import (
     QuarantineRecord,
     StandbyIdentity,
 )
-from txn.zookeeper.connection import Connection
+from txn.zookeeper.client.connection import Connection
+from txn.zookeeper.client.remembering import RememberingConnection
 from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image, read_notices
 from txn.zookeeper.incarnation import read_incarnation
 from txn.zookeeper.leadership import read_epoch, read_leader
-from txn.zookeeper.remembering import RememberingConnection
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths, check_topology_name
 

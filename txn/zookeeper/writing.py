@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from txn.errors import FencedError
-from txn.zookeeper.connection import (
+from txn.zookeeper.client.connection import (
     Connection,
     Create,
     Delete,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from spouts._kafka_values import Values
 from spouts.files import FileBatch, FileSpout
+from spouts.kafka.values import Values
 from tests.differential.sources.declaration import Case, File
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException

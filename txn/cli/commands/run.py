@@ -1,0 +1,162 @@
+"""`txn run`: run a topology until it ends or is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from txn.cli.completion import topologies
+from txn.cli.options import (
+    console,
+    output_options,
+    session_options,
+    settings_option,
+    zookeeper_option,
+)
+from txn.errors import FencedError, LeaderExistsError, TxnError
+from txn.machine.listening import parse_address
+from txn.operations.loading import load_topology
+
+if TYPE_CHECKING:
+    from txn.cli.running.observers import CliObserver
+    from txn.topology import Until
+
+__all__ = ["run"]
+
+
+def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
+    if value in ("forever", "caught_up"):
+        return cast("Until", value)
+    if value.isascii() and value.isdecimal() and int(value) >= 1:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither forever, caught_up nor a txid from 1.")
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
+@click.option(
+    "--until",
+    default="forever",
+    show_default=True,
+    metavar="forever|caught_up|TXID",
+    callback=_parse_until,
+    help="When to end.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Level of the log in .txn/logs.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What a line of that log is; json: an object with the ids of its batch.",
+)
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="While another process leads, start everything, wait, and take over when it ends.",
+)
+@click.option(
+    "--dashboard",
+    metavar="HOST:PORT",
+    help="Show the run in a browser, for as long as it goes on (docs/dashboard.md).",
+)
+@click.option(
+    "--traces/--no-traces",
+    default=None,
+    help="Send OpenTelemetry traces. Default: if OTEL_* name an exporter or an endpoint.",
+)
+@click.option(
+    "--detailed-traces",
+    metavar="N",
+    type=float,
+    help="Attempts a second that go well and get a span for each station in their trace, not "
+    "only one span in all; inf: all. Default: 2.",
+)
+@click.option(
+    "--lineage/--no-lineage",
+    default=None,
+    help="Send OpenLineage events. Default: if OPENLINEAGE_* say where to.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve metrics to Prometheus there, on loopback without HOST, as long as this runs.",
+)
+@session_options
+@settings_option
+@zookeeper_option
+@output_options
+def run(
+    target: str,
+    master: str | None,
+    until: Until,
+    conf: dict[str, str],
+    log_level: str,
+    log_format: str,
+    standby: bool,
+    dashboard: str | None,
+    traces: bool | None,
+    detailed_traces: float | None,
+    lineage: bool | None,
+    metrics: str | None,
+    settings: Sequence[str],
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
+    from txn.cli.exporting import following, metering, tracing
+    from txn.cli.running.driver import drive
+    from txn.cli.running.run_log import logging_to_file
+    from txn.cli.running.run_notes import RunNotes, page_of_run
+    from txn.dashboard.watching.known import Known
+    from txn.zookeeper.client.location import resolve, resolve_shared
+
+    (resolve_shared if standby else resolve)(zookeeper)
+    topology = load_topology(target, settings)
+    topology.check_complete(until)
+    address = None if dashboard is None else parse_address(dashboard)
+    observer, watched = _observer(as_json), Known.of(topology, target)
+    with contextlib.ExitStack() as resources:
+        observers = [*metering(metrics, resources), *tracing(traces, detailed_traces)]
+        observers += following(lineage)
+        path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
+        if address is not None:
+            resources.enter_context(page_of_run(watched, zookeeper, address, observer))
+        try:
+            drive(
+                topology,
+                observer,
+                RunNotes(watched.name, watched.plan, program=watched.program),
+                zookeeper=zookeeper,
+                master=master,
+                until=until,
+                conf=conf,
+                standby=standby,
+                observers=observers,
+            )
+        except (FencedError, LeaderExistsError):
+            raise
+        except TxnError:
+            if path is not None and path.stat().st_size and not as_json:
+                click.echo(f"The log is in {path}.", err=True)
+            raise
+
+
+def _observer(as_json: bool) -> CliObserver:
+    from txn.cli.running.live_view import LiveView
+    from txn.cli.running.observers import JsonLines, PlainLines
+
+    if as_json:
+        return JsonLines(sys.stdout)
+    terminal = console()
+    return LiveView(terminal) if terminal.is_terminal else PlainLines(sys.stdout)

@@ -1,0 +1,40 @@
+"""`txn status`: show the state of a topology in ZooKeeper and its tables."""
+
+from __future__ import annotations
+
+import click
+
+from txn.cli.completion import names
+from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.operations.loading import named_topology
+
+__all__ = ["status"]
+
+
+@click.command()
+@click.argument("name", metavar="NAME", shell_complete=names)
+@zookeeper_option
+@output_options
+def status(name: str, zookeeper: str, as_json: bool) -> None:
+    """Show what ZooKeeper and the tables know of a topology. Changes nothing.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose credentials for ZooKeeper and for the
+    storage of its tables are then used.
+    """
+    from txn.cli.tables import status_table
+    from txn.embedded.service import is_served, zookeeper_service
+    from txn.operations.status import gather
+    from txn.operations.tables.table_status import read_tables
+
+    name, config, topology = named_topology(name)
+    sinks = topology.sinks if topology else ()
+    served = is_served(zookeeper)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        status = gather(hosts, name, config, served=served)
+    committed = status.found.progress.committed
+    options = {sink.name: sink.committer.storage_options for sink in sinks}
+    tables = read_tables(name, committed.tables, committed.txid, options)
+    if as_json:
+        print_json({**status.to_json(), **tables.to_json()})
+    else:
+        console().print(status_table(status, tables, zookeeper), highlight=False)

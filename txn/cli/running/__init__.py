@@ -1,0 +1,1 @@
+"""What `txn run` shows and notes while a topology runs."""

@@ -1,0 +1,191 @@
+"""One table under watch: a thread reads its log into the index and counts its files.
+
+Storage may take seconds to answer, or not answer at all. So each table has a thread of its own: one
+that waits holds up neither another table nor a question.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from txn.dashboard.watching.follower import LogFollower
+from txn.dashboard.watching.index import LogIndex
+from txn.dashboard.watching.tables import TableFacts, table_facts
+from txn.delta.delta_rs import DeltaError
+from txn.errors import TxnError
+from txn.storage.storage import Storage
+from txn.text import first_line
+
+__all__ = ["EVERY_SECS", "NOT_YET", "WatchedTable"]
+
+NOT_YET = "There is no Delta table there yet."
+EVERY_SECS = 1.2
+"""Interval for a local table while ZooKeeper, which is polled once a second, has nothing new."""
+_FOREIGN_SECS = 30.0
+"""Interval in which an object store is asked for versions that ZooKeeper does not have."""
+_AGAIN_SECS = 10.0
+"""Pause before a table that cannot be read is tried again."""
+_ABSENT_SECS = 2.0
+"""Pause before a table that does not exist is tried again."""
+_FACTS_SECS = 3.0
+_FACTS_PAUSE = 30.0
+"""Pause before a table is loaded again, as a multiple of the time that loading took."""
+_MOST_VERSIONS = 300_000
+"""Most versions of one table that are indexed."""
+_ERRORS = (TxnError, DeltaError, OSError, ValueError, OverflowError, sqlite3.Error)
+
+log = logging.getLogger("txn.watching")
+
+Turn = Callable[[], AbstractContextManager[object]]
+
+
+class WatchedTable:
+    """One table of a topology. Its thread changes it; any thread may read it.
+
+    Args:
+        index: the index of the topology.
+        number: the table's number in the index.
+        name: as the topology names it.
+        options: its `storage_options`: secrets.
+    """
+
+    def __init__(self, index: LogIndex, number: int, name: str, options: Mapping[str, str]) -> None:
+        self.number = number
+        self.name = name
+        self.options = options
+        self.storage: Storage | None = None
+        self.follower: LogFollower | None = None
+        self.error: str | None = None
+        """Why its log cannot be read."""
+        self.facts: TableFacts | None = None
+        """Its files and properties at the last count; see `ask_facts`."""
+        self.hint: int | None = None
+        """A version that it has according to ZooKeeper."""
+        self.bad_rows: tuple[object, dict[str, Any]] | None = None
+        """(cache key, answer) of the last question about its bad rows."""
+        self.news = threading.Event()
+        """Set when ZooKeeper has something new: the next read need not wait."""
+        self.thread: threading.Thread | None = None
+        self._left = False
+        self._index = index
+        self._again = 0.0
+        """Time of the next read, in monotonic seconds."""
+        self._asked = False
+        """True if `facts` were asked for since they were counted."""
+        self._facts_again = 0.0
+        self._facts_of = 0
+        """Incarnation of the table that `facts` describe."""
+
+    @property
+    def reads_old(self) -> bool:
+        """True if older versions are still being read, or none was read yet."""
+        if self.follower is None or self.follower.newest < 0:
+            return self.error is None
+        return not self.follower.complete
+
+    def ask_facts(self) -> TableFacts | None:
+        """Return the newest `facts` and let old ones be counted again. None: not counted yet."""
+        self._asked = True
+        return self.facts
+
+    def leave(self) -> None:
+        """End its thread: the topology no longer has this table."""
+        self._left = True
+        self.news.set()
+
+    def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
+        """Read it until `closed` or `leave`: new versions at once, old ones in the time between.
+
+        Args:
+            closed: set before `news`, so that the thread ends at once.
+            turn: entered for work that keeps Python busy: one table at a time, so that requests
+                are served.
+            changed: called when something is new.
+        """
+        while not (closed.is_set() or self._left):
+            began = time.monotonic()
+            try:
+                if self._catch_up():
+                    changed()
+                while (
+                    self._step_back(turn)
+                    and time.monotonic() < began + EVERY_SECS
+                    and not (closed.is_set() or self._left)
+                ):
+                    pass
+                if self._load_facts(turn):
+                    changed()
+            except Exception:
+                if not closed.is_set():  # else the index is closed, too
+                    log.exception("table %s could not be looked at", self.name)
+            self.news.wait(max(0.05, began + EVERY_SECS - time.monotonic()))
+            self.news.clear()
+
+    def _catch_up(self) -> bool:
+        """Read new versions. Returns True if there were some or the error has changed."""
+        now, hint, before = time.monotonic(), self.hint, self.error
+        has_hint = self.follower is not None and hint is not None and self.follower.newest >= hint
+        if now < self._again and (has_hint or before is not None):
+            return False
+        count = 0
+        try:
+            if self.storage is None:
+                self.storage = Storage(self.name, self.options)
+            if self.follower is None:
+                follower = LogFollower(self._index, self.number, self.storage, _MOST_VERSIONS)
+                self.follower = follower
+            count = self.follower.catch_up(hint)
+        except _ERRORS as error:
+            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
+            return self.error != before
+        if self.follower.newest < 0:
+            self.error = NOT_YET
+        else:
+            gone = "There is no Delta table there any more."
+            self.error = gone if self.follower.is_gone else None
+        wait = EVERY_SECS if self.storage.is_local else _FOREIGN_SECS
+        self._again = now + (wait if self.error is None else _ABSENT_SECS)
+        return count > 0 or self.error != before
+
+    def _step_back(self, turn: Turn) -> bool:
+        """Read some older versions. Returns True if there may be more."""
+        if self.follower is None or self.error is not None:
+            return False
+        try:
+            return self.follower.step_back(turn)
+        except _ERRORS as error:
+            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
+            return False
+
+    def _load_facts(self, turn: Turn) -> bool:
+        """Load the table if it has changed. Returns True if it had."""
+        now = time.monotonic()
+        if self.storage is None or self.follower is None or self.error is not None:
+            return False
+        # Another table may be there by now, with the same version or a lower one.
+        incarnation = self.follower.incarnation
+        loaded = (self.facts.version, self._facts_of) if self.facts else None
+        if loaded == (self.follower.newest, incarnation) or now < self._facts_again:
+            return False
+        # Loading takes a core for a while, for every new version.
+        if loaded is not None and incarnation == self._facts_of and not self._asked:
+            return False
+        self._asked = False
+        try:
+            if self.storage.is_local:
+                with turn():
+                    self.facts = table_facts(self.storage)
+            else:
+                self.facts = table_facts(self.storage)
+            self._facts_of = incarnation
+        except _ERRORS as error:
+            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
+        took = time.monotonic() - now
+        self._facts_again = time.monotonic() + max(_FACTS_SECS, _FACTS_PAUSE * took)
+        return True

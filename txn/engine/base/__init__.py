@@ -1,0 +1,1 @@
+"""Values and threads that the rest of the engine stands on."""

@@ -1,0 +1,1 @@
+"""One order of the coordinator after the other, and the threads that carry them out."""

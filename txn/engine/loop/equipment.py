@@ -1,0 +1,142 @@
+"""The equipment of a run: made before the first batch, opened, checked, and closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from txn.dataflow.columns import StreamColumns
+from txn.dataflow.graph import Sink, Source
+from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.commit import Committing
+from txn.engine.work.emission import Emissions
+from txn.engine.work.jobs import Jobs
+from txn.engine.work.lookups import Lookups
+from txn.engine.work.processing import Processing
+from txn.engine.work.spouts import Spouts
+from txn.engine.work.staging import Stager
+from txn.engine.work.stations import Stations
+from txn.engine.work.table_keeper import TableKeeper
+from txn.engine.work.tables import Tables
+from txn.interfaces import CommitterContext
+from txn.protocol.events import Metadata
+from txn.protocol.recovery import Newest
+from txn.spark.own_session import own_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Equipment"]
+
+
+class Equipment:
+    """Spark's jobs, the spouts and the tables of one run, and the stations that use them.
+
+    Args:
+        sources: the topology's streams.
+        sinks: its committers, in the order in which they publish.
+        verify_rows: count rows into and out of every staging job (`verify="rows"`).
+        remember: makes the columns of a stream durable.
+        monotonic: seconds; only differences matter.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        broadcast: Broadcast,
+        *,
+        verify_rows: bool = False,
+        remember: Callable[[str, dict[str, Any]], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        own = own_session(spark)
+        self._spark = spark
+        self._columns = StreamColumns(remember)
+        self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
+        self.jobs = Jobs(spark, name)
+        self._spouts = Spouts(name, sources, self.jobs.enter_thread)
+        self.tables = Tables(own, sinks)
+        self._stager = Stager(own, self.tables, verify_rows=verify_rows)
+        self._emissions = Emissions(
+            spark,
+            own,
+            self._spouts,
+            sinks,
+            Lookups(spark, self.tables, self._stager),
+            self._columns,
+            verify_rows=verify_rows,
+        )
+        self._committing = Committing(
+            self.jobs,
+            self._spouts,
+            self._emissions,
+            self._stager,
+            self.tables,
+            broadcast,
+            monotonic,
+        )
+        self.stations = Stations(
+            self.jobs,
+            self._spouts,
+            self.tables,
+            Processing(self.jobs, self._emissions, self._stager, self.tables, broadcast),
+            self._committing,
+            broadcast,
+        )
+
+    def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
+        """Open every spout with its newest durable metadata, and learn the columns they know.
+
+        Args:
+            columns: stream -> columns that earlier runs have learned.
+        """
+        self.jobs.enter_thread()
+        declared = {source.name for source in self._spouts.sources}
+        self._columns.recall({name: schema for name, schema in columns.items() if name in declared})
+        self._spouts.open(self._spark, newest, self._keeper, self._columns)
+
+    def close_spouts(self) -> None:
+        """Close every spout; they may be opened again."""
+        self._spouts.close()
+
+    def attach_tables(self, context: CommitterContext) -> Newest:
+        """The newest publication of every table that exists; creates nothing."""
+        self.jobs.enter_thread()
+        return self.tables.attach(context)
+
+    def rehearse(self) -> None:
+        """Process no rows, without touching the tables: a standby gets ready.
+
+        Errors show now, and Spark's code is warm when the standby takes over.
+
+        Raises:
+            TopologyError: wrong columns.
+        """
+        self.jobs.enter_thread()
+        self._stager.rehearse(self._emissions.nothing())
+
+    def check_and_open_tables(self) -> None:
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
+
+        A table whose stream has an unknown schema is attached now and checked with the first
+        batch, before any job. Tables that lack content named by the spouts' positions get a copy.
+        """
+        self.jobs.enter_thread()
+        self._stager.check_and_open(self._emissions.nothing())
+        self._keeper.mend()
+
+    def fence_tables(self) -> Newest:
+        """Shut older leaders out of every table, then read the newest publication of each."""
+        return self.tables.fence()
+
+    def close(self) -> None:
+        """Close committers and spouts, each even if others raise."""
+        self._committing.close()
+        with suppress(Exception):
+            self._emissions.release_all()
+        self.tables.close()
+        self._spouts.close()

@@ -1,0 +1,1 @@
+"""What a run reports: its batches, its state, and who is told."""

@@ -1,0 +1,1 @@
+"""What one station does with an attempt: read, compute, stage, commit."""

@@ -1,0 +1,122 @@
+"""Look up the rows that streams take from tables: new values, and states as of a txid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.evaluation import Evaluation, Unknown
+from txn.dataflow.graph import NewValues, StateQuery
+from txn.engine.base.attempt import Emission, table_publication
+from txn.engine.work.staging import Stager
+from txn.engine.work.tables import Committed, Tables
+from txn.errors import StateError, TableAbsentError, TopologyError
+from txn.interfaces import KeysReader, StoredRows
+from txn.spark.names import quoted
+from txn.spark.own_session import moved
+from txn.spark.rows import no_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Lookups"]
+
+
+class Lookups:
+    """Looks up the rows of `NewValues` and `StateQuery` nodes."""
+
+    def __init__(self, spark: SparkSession, tables: Tables, stager: Stager) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._stager = stager
+
+    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> StoredRows | Unknown:
+        """Return no rows, with the columns that `node` takes from a table."""
+        if node.sink is None:
+            state = self._foreign_state(node)
+            return state if isinstance(state, Unknown) else StoredRows(state.rows.limit(0))
+        partials = self._stager.known_partials(node.sink, evaluation)
+        if isinstance(partials, Unknown):
+            return Unknown(partials.waits_for, empty=True)
+        schema, committer = partials.frame.schema, node.sink.committer
+        if isinstance(node, NewValues):
+            return StoredRows(no_rows(self._spark, committer.changes_schema(schema)))
+        empty = no_rows(self._spark, committer.values_schema(schema))
+        return StoredRows(empty.select(*map(quoted, (*node.on, *(node.aggregates or ())))))
+
+    def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+        """Find the rows that a stream takes from a table."""
+        stored = self._find_rows(node, emission)
+        if isinstance(stored, Unknown):
+            return stored
+        emission.stored.append(stored)
+        return StoredRows(
+            moved(stored.rows, self._spark),
+            # Only staging jobs may read rows that are counted as they leave a source.
+            of_keys=None if emission.planned else self._moved_reader(stored.of_keys),
+        )
+
+    def _moved_reader(self, of_keys: KeysReader | None) -> KeysReader | None:
+        if of_keys is None:
+            return None
+
+        def read(keys: DataFrame, has_null: bool) -> DataFrame | None:
+            rows = of_keys(keys, has_null)
+            return None if rows is None else moved(rows, self._spark)
+
+        return read
+
+    def _find_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+        evaluation = emission.evaluation
+        if isinstance(node, StateQuery):
+            return self._query_state(node, evaluation, evaluation.attempt)
+        name, publication = node.sink.name, emission.publication
+        if publication is None:
+            raise TopologyError(
+                f"The new values of table '{name}' are known in the commit turn only.",
+                number="TXN-108",
+            )
+        prepared = emission.prepared[name]
+        if prepared.read_version < 0 and not prepared.adds:
+            return self.columns(node, evaluation)
+        own = table_publication(publication, prepared.staged)
+        return node.sink.committer.changes(prepared, own)
+
+    def _query_state(
+        self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
+    ) -> StoredRows | Unknown:
+        """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""
+        if node.sink is None:
+            return self._foreign_state(node)
+        while True:
+            committed = self._tables.committed
+            rows = self._read_state(node, evaluation, attempt, committed)
+            if committed is self._tables.committed:
+                return rows
+            # A later txid was committed meanwhile, and the rows may have a part of it.
+
+    def _read_state(
+        self,
+        node: StateQuery,
+        evaluation: Evaluation,
+        attempt: TransactionAttempt,
+        committed: Committed,
+    ) -> StoredRows | Unknown:
+        exact = node.as_of == "txid-1"
+        if exact and committed.txid != attempt.txid - 1:
+            raise StateError(
+                f"Attempt {attempt} has its commit turn while txid {committed.txid} is the newest "
+                "committed one: the state as of txid - 1 cannot be read."
+            )
+        version = None if node.sink is None else committed.versions.get(node.sink.name)
+        if node.sink is None or version is None:
+            return self.columns(node, evaluation)
+        rows = node.sink.committer.state_as_of(committed.txid, exact=exact)
+        return rows or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
+
+    def _foreign_state(self, node: StateQuery) -> StoredRows | Unknown:
+        """Read the newest version of the state of another topology."""
+        try:
+            return node.state.newest(self._spark, node.aggregates)
+        except TableAbsentError:
+            return Unknown(frozenset({f"table '{node.state.path}'"}), empty=True)

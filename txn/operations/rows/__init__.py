@@ -1,0 +1,1 @@
+"""Rows that were set aside: listed, exported, corrected, replayed."""

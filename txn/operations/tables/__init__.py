@@ -1,0 +1,1 @@
+"""The tables of a topology: what their logs say, and their upkeep."""

@@ -1,0 +1,1 @@
+"""One connection to ZooKeeper: where, with what rights, and whether it lives."""
