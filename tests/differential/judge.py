@@ -103,12 +103,15 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
         # A total may leave its range, and the batch be quarantined for it, as was asked.
         aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
         if error is None and not any(OVERFLOW.search(record.error) for record in aside.values()):
-            return Verdict("differs", f"no error was told, and {due}")
+            return _refused_by_reader(program, spark, folder, due)
         if isinstance(error, UserError):
             return _refused(error)
         if error is not None:
             return _told(error, OVERFLOW, "error")
-        expected, broken = expected_tables(program, attempts, aside)
+        try:
+            expected, broken = expected_tables(program, attempts, aside)
+        except OutOfRangeError as left:
+            return _refused_by_reader(program, spark, folder, left)
     if error is not None:
         unknown = any(not source.known for source in program.sources)
         if unknown and WAITED.search(str(error)):
@@ -122,6 +125,18 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
     if committed != program.txids:
         return Verdict("late", f"it ended at txid {committed} of {program.txids}")
     return _compared(program, spark, folder, expected, broken)
+
+
+def _refused_by_reader(
+    program: Program, spark: SparkSession, folder: Path, due: OutOfRangeError
+) -> Verdict:
+    """Check that readers get the error of a total that only several txids of a log table exceed."""
+    try:
+        read_tables(program, _session(spark, {}, compiled=False), folder, columns_of(program))
+    except Exception as error:  # noqa: BLE001 - by whatever class, it has to name the overflow
+        if OVERFLOW.search(str(error)):
+            return Verdict("error", _named(error))
+    return Verdict("differs", f"no error was told, and {due}")
 
 
 def _compared(
