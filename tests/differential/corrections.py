@@ -33,7 +33,7 @@ from committers.append_table import AppendTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig
 from txn.errors import UserError
-from txn.operations import row_replays
+from txn.operations.rows import row_replays
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
