@@ -440,6 +440,8 @@ class FileSpout(Spout[FileBatch]):
         options = {**self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).schema(read_schema).options(**options)
         rows = reader.load(paths)
+        if "basepath" not in lowered(self._options):
+            return rows
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
         return rows.select(*(rows[quoted(name)] for name in read_schema.fieldNames()))
 
