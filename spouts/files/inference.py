@@ -1,4 +1,4 @@
-"""Infer the schema of files with Spark, for a spout that is given none; it is kept."""
+"""Infer the schema of a spout's files with Spark, if the user gave none."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from spouts._uris import literal
 from spouts.files.columns import OVER_LINES, beginning, columns_of, goes_over_lines, header_of
 from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import PARSED
+from spouts.records.options import lowered
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["INFERRED", "inferred"]
+__all__ = ["MOST_FILES", "inferred"]
 
-INFERRED = 20
-"""Most files that a schema is inferred from."""
+MOST_FILES = 20
+"""Most files from which a schema is inferred."""
 
 
 def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> StructType:
-    """Infer the columns of files that are not empty.
+    """Return the columns that Spark finds in these files. The caller leaves out empty ones.
 
-    Ignores records that do not parse: reading them fails later, and names them.
+    Records that do not parse are ignored here; the first batch reports them.
 
     Raises:
         TopologyError: the files have no column, or one without a type in Spark.
@@ -33,13 +34,13 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
     from pyspark.sql.types import StructType
 
     options = {"inferSchema": True, "mergeSchema": True, **files.reading}
-    if files.form in PARSED and options.get("mode") == "FAILFAST":
-        options["mode"] = "DROPMALFORMED"
-    if files.form == "csv":  # a field over several lines must not count as two halves
-        options = {n: v for n, v in options.items() if n.lower() != "multiline"} | {
-            "multiLine": True
-        }
-    if files.form == "csv" and files.are("header") and options.get("enforceSchema") is False:
+    changed: dict[str, Any] = {}
+    if files.form in PARSED and str(lowered(options).get("mode")).upper() == "FAILFAST":
+        changed["mode"] = "DROPMALFORMED"
+    if files.form == "csv":  # reads a quoted field over several lines as one, whatever was chosen
+        changed["multiLine"] = True
+    options = {k: v for k, v in options.items() if k.lower() not in lowered(changed)} | changed
+    if files.form == "csv" and files.are("header") and not files.are("enforceschema"):
         names = _with_first_header(spark, files, names)
     paths = [literal(files.listing.uri(name)) for name in names]
     reader = spark.read.options(**options).format(files.form)
@@ -49,9 +50,9 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
         if (refused := _nanoseconds(files, names)) is None:
             raise
         raise refused from error
-    # Spark adds a column if it meets a record that does not parse.
-    leave = files.unparsed.text if files.unparsed else None
-    schema = StructType([field for field in read_schema if field.name != leave])
+    # Leave out the column in which Spark puts the text of a record that does not parse.
+    unparsed = files.unparsed.text if files.unparsed else None
+    schema = StructType([field for field in read_schema if field.name != unparsed])
     if not schema.fields:
         lack = "there is no file with anything in it"
         if names:
@@ -67,16 +68,19 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
 
 
 def _with_first_header(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> list[str]:
-    """Return the files with the first one's header: Spark would read other headers as records."""
+    """Return the files whose header equals the first file's.
+
+    Spark takes the first header, and infers from any other header line as if it were a record.
+    """
     headers: list[Any] = [header_of(files, name) for name in names]
-    if not all(headers):
+    if not all(headers):  # some are unknown without Spark
         reader = spark.read.options(**files.listing.hadoop)
         headers = [reader.text(literal(files.listing.uri(name))).first() for name in names]
     return [name for name, header in zip(names, headers, strict=True) if header == headers[0]]
 
 
 def _nanoseconds(files: SourceFiles, names: Sequence[str]) -> TopologyError | None:
-    """Return the error for the first Parquet column that has no type in Spark; None: none."""
+    """Return an error if a Parquet column has nanoseconds, which Spark cannot read; else None."""
     for name in names if files.form == "parquet" else ():
         for column, kind in (columns_of(files, name) or {}).items():
             if "timestamp[ns" in str(kind):

@@ -29,12 +29,12 @@ from txn.storage.store import Entry, Store
 __all__ = ["PACKED", "PAGE", "FileStat", "Listing", "stat_of"]
 
 PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-"""Endings of files that Spark unpacks; in capitals it does not."""
+"""Endings of files that Spark unpacks, in small letters only."""
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
 _SECOND = 1_000_000_000
 _FEW = 900
-"""Number of files that fit into one page of S3."""
+"""Files that one request to S3 returns: a page of 1000, less room for markers of folders."""
 PAGE = 50_000
 """Files of a listing that are in memory at once, with all their facts: 20 MB."""
 
@@ -74,10 +74,11 @@ class Listing:
     def __init__(self, pattern: str, options: Mapping[str, str] | None = None) -> None:
         """See the class."""
         scheme = _SCHEME.match(pattern)
-        if not scheme and (path := local_path(pattern)) and pattern[:5].lower() == "file:":
+        path = None if scheme else local_path(pattern)  # refuses a scheme with one slash
+        if path and pattern[:5].lower() == "file:":
             pattern = path
         self.pattern = pattern if scheme else os.path.normpath(os.path.expanduser(pattern))
-        self.remote = scheme is not None
+        self.remote = scheme is not None  # file:// too: it is read through its store
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
@@ -90,6 +91,11 @@ class Listing:
             account = account_in(options or {})
             self.hadoop = hadoop_settings(address, options or {})
             self._spark = address.for_spark(account) if address else self._base.rstrip("/")
+
+    @property
+    def base(self) -> str:
+        """The pattern's part without wildcards: a folder with its slash, or ""."""
+        return self._base
 
     @property
     def folder(self) -> str:
@@ -113,24 +119,26 @@ class Listing:
         if self.remote:
             return self._remote_names()
         names = retried(self._local_names, f"list {self.pattern}")
-        return sorted(name for name in names if not self._unfinished(name))
+        return sorted(name for name in names if not self._is_skipped(name))
 
     def first_few(self, most: int) -> list[str]:
-        """Return the first of `names` that are files and not empty. Remotely reads one page.
+        """Return the first of `names` that are files and not empty.
+
+        Remotely they come from the first page that has any.
 
         Raises: as `names`.
         """
         if not self.remote:
             names = (name for name in self.names() if (at := self.stat(name)) and at.size)
             return list(islice(names, most))
-        page = next(iter(self.pages(at_once=_FEW)), [])
-        full = (e for e in page if self.fits(e) and e.size)
-        return [self._base + entry.path for entry in islice(full, most)]
+        for page in self.pages(at_once=_FEW):
+            if full := [self._base + e.path for e in page if self.fits(e) and e.size]:
+                return full[:most]
+        return []
 
     def fits(self, entry: Entry) -> bool:
         """Return True if `names` would have this file of `pages`."""
-        fits = self._matcher.fullmatch(entry.path) is not None
-        return fits and not self._unfinished(self._base + entry.path)
+        return self.matches(self._base + entry.path)
 
     def pages(self, after: str = "", at_once: int = PAGE) -> Iterator[list[Entry]]:
         """Yield all files of a remote storage below `base`, in the order of their names.
@@ -146,16 +154,17 @@ class Listing:
         """
         assert self._store is not None
         store = self._store
-        listing, begun, cursor = iter(store.walk(after=after)), True, after
+        listing: Iterator[Entry] | None = None
+        cursor = after
 
         def page() -> list[Entry]:
-            nonlocal listing, begun
-            if not begun:
-                listing, begun = iter(store.walk(after=cursor)), True
+            nonlocal listing
+            if listing is None:
+                listing = iter(store.walk(after=cursor))
             try:
                 return [*islice(listing, at_once)]
             except BaseException:
-                begun = False
+                listing = None  # a retry begins a new one after the cursor
                 raise
 
         while entries := retried(page, f"list {self.pattern}"):
@@ -167,7 +176,7 @@ class Listing:
         return self.stats([name])[0]
 
     def stats(self, names: Sequence[str]) -> list[FileStat | None]:
-        """Return size, time and version of files, remotely in parallel; None: it does not exist.
+        """Return size, time and version of files, remotely in parallel; None: no such file.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -218,8 +227,8 @@ class Listing:
             return self._store, name[len(self._base) :]
         return LocalStore("/"), self.local(name).lstrip("/")
 
-    def above(self, folder: str) -> str | None:
-        """Return a folder at or above that of all files for Spark's readers; None: it is not above.
+    def spark_ancestor(self, folder: str) -> str | None:
+        """Return `folder` as Spark spells it, if it is `self.folder` or above; else None.
 
         Args:
             folder: in the spelling of the pattern, or absolute.
@@ -228,12 +237,12 @@ class Listing:
             if folder[:5].lower() == "file:":
                 folder = local_path(folder) or folder
             folder = os.path.normpath(os.path.join(self._folder, os.path.expanduser(folder)))
-        base, start = f"{self.folder.rstrip('/')}/", f"{folder.rstrip('/')}/"
-        if not base.startswith(start):
+        inner, outer = f"{self.folder.rstrip('/')}/", f"{folder.rstrip('/')}/"
+        if not inner.startswith(outer):
             return None
         if not self.remote:
             return "file:" + folder
-        return self._spark.removesuffix(base[len(start) :].rstrip("/")).rstrip("/")
+        return self._spark.removesuffix(inner[len(outer) :].rstrip("/")).rstrip("/")
 
     def times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Yield the last change of each of these local files; skips those that cannot be read."""
@@ -241,8 +250,8 @@ class Listing:
             with contextlib.suppress(OSError):
                 yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
 
-    def may_name(self, name: str) -> bool:
-        """Return True if a name is below the pattern's part without wildcards."""
+    def is_below_base(self, name: str) -> bool:
+        """Return True if the name lies below `base`, whatever the wildcards match."""
         below = name[len(self._base) :]
         return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
 
@@ -250,7 +259,7 @@ class Listing:
         """Return True if `names` would have a file of this name."""
         below = name[len(self._base) :]
         fits = name.startswith(self._base) and self._matcher.fullmatch(below) is not None
-        return fits and not self._unfinished(name)
+        return fits and not self._is_skipped(name)
 
     def new_name(self, stem: str) -> str | None:
         """Make a name that the pattern matches from `stem`; None: it matches no such name.
@@ -271,11 +280,6 @@ class Listing:
         """Return the absolute path of a local file."""
         return os.path.join(self._folder, name)
 
-    @property
-    def base(self) -> str:
-        """The pattern's part without wildcards: a folder with its slash, or ""."""
-        return self._base
-
     def is_folder(self) -> bool:
         """Return True if the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
@@ -286,8 +290,8 @@ class Listing:
 
     def missing_folder(self) -> str | None:
         """Return the folder before the first wildcard if it is local and missing."""
-        there = self.remote or os.path.isdir(os.path.join(self._folder, self._base))
-        return None if there else self._base
+        exists = self.remote or os.path.isdir(self.local(self._base))
+        return None if exists else self._base
 
     def uri(self, name: str) -> str:
         """Return the name for Spark's readers: absolute, with a scheme, not percent-encoded."""
@@ -296,7 +300,10 @@ class Listing:
         return "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
-        """List as Python's glob does, but raise for a folder that cannot be listed."""
+        """List as Python's glob does, but raise for a folder that cannot be listed.
+
+        Goes down one part of the pattern per level; from the first `**` on, into every folder.
+        """
         parts = self.pattern[len(self._base) :].split("/")
         deep = parts.index("**") if "**" in parts else len(parts)
         matchers = [_matcher(part) for part in parts[:deep]]
@@ -324,9 +331,10 @@ class Listing:
         return [self._base + name for name in paths]
 
     def _scan(self, folder: str, is_last: bool, *, linked: bool) -> tuple[list[str], list[str]]:
-        """Return a folder's matching names, and its folders unless it is the last one.
+        """Return a folder's matching names, and the folders to go down into.
 
         Args:
+            is_last: the last part of the pattern is reached: go down no further.
             linked: enter symbolic links to folders. Below `**` they may lead back up, or to files
                 that are listed under another name.
         """
@@ -354,7 +362,7 @@ class Listing:
         entries = (entry for page in self.pages() for entry in page)
         return [self._base + entry.path for entry in entries if self.fits(entry)]
 
-    def _unfinished(self, name: str) -> bool:
+    def _is_skipped(self, name: str) -> bool:
         """Return True if Spark itself would skip the name, or if it ends in `.tmp`."""
         below = name[len(self._base) :]
         return name.endswith((".tmp", "._COPYING_")) or any(map(_is_hidden, below.split("/")))

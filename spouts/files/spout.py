@@ -28,7 +28,7 @@ from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
 from spouts.files.backlog import Backlog
 from spouts.files.csv_files import CsvFiles
-from spouts.files.inference import INFERRED, inferred
+from spouts.files.inference import MOST_FILES, inferred
 from spouts.files.inlet import FileInlet
 from spouts.files.listing import FileStat, Listing
 from spouts.files.looks import Look, Looks
@@ -220,7 +220,7 @@ class FileSpout(Spout[FileBatch]):
         """Return options with the whole path of `basePath`, which Spark would resolve elsewhere."""
         whole = dict(options)
         for option in [name for name in options if name.lower() == "basepath"]:
-            whole[option] = self._listing.above(str(options[option]))
+            whole[option] = self._listing.spark_ancestor(str(options[option]))
             if whole[option] is None:
                 raise TopologyError(
                     f"{self._name}: {option}={options[option]!r} is not above the files of the "
@@ -561,7 +561,7 @@ class FileSpout(Spout[FileBatch]):
     ) -> Sequence[FileStat | None]:
         """Return the current stats of a batch's files."""
         for file in metadata.files:
-            if not self._listing.may_name(file.path):
+            if not self._listing.is_below_base(file.path):
                 raise TopologyError(
                     f"{self._name} should read {file.path!r} for {attempt}, but its pattern does "
                     "not reach that path: the pattern was changed while that batch was open, or "
@@ -595,7 +595,7 @@ class FileSpout(Spout[FileBatch]):
         return declared
 
     def _inferred(self, spark: SparkSession) -> StructType:
-        names = self._listing.first_few(INFERRED)
+        names = self._listing.first_few(MOST_FILES)
         for name in names:
             self._check_readable(name)
         names = self._readable(names, whole=False)

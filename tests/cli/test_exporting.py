@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from txn.cli.exporting import following, metering, tracing
+from txn.cli.exporting import make_lineage, make_metrics, make_traces
 from txn.errors import SetupError
 
 
@@ -38,14 +38,14 @@ def kinds(observers: list[Any]) -> list[str]:
 
 def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an option, what OTEL_* and OPENLINEAGE_* ask for; nothing if they are silent."""
-    assert tracing(None) == following(None) == []
-    assert kinds(tracing(True)) == ["Traces"]
-    assert kinds(following(True)) == ["Lineage"]
+    assert make_traces(None) == make_lineage(None) == []
+    assert kinds(make_traces(True)) == ["Traces"]
+    assert kinds(make_lineage(True)) == ["Lineage"]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
-    assert kinds(tracing(None)) == ["Traces"]
-    assert kinds(following(None)) == ["Lineage"]
-    assert tracing(False) == following(False) == []
+    assert kinds(make_traces(None)) == ["Traces"]
+    assert kinds(make_lineage(None)) == ["Lineage"]
+    assert make_traces(False) == make_lineage(False) == []
 
 
 def test_a_missing_package_is_told_or_refused(
@@ -55,17 +55,17 @@ def test_a_missing_package_is_told_or_refused(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
     without("opentelemetry.sdk", monkeypatch)
-    assert tracing(None) == []
+    assert make_traces(None) == []
     with pytest.raises(SetupError, match="none are sent. Add --traces"):
-        tracing(None, 5.0)
+        make_traces(None, 5.0)
     assert "pip install 'txn-spark[otel]'. The run goes on without." in capsys.readouterr().err
     with pytest.raises(SetupError, match=r"txn-spark\[otel\]"):
-        tracing(True)
+        make_traces(True)
     without("openlineage", monkeypatch)
-    assert following(None) == []
+    assert make_lineage(None) == []
     assert "txn-spark[openlineage]" in capsys.readouterr().err
     with pytest.raises(SetupError) as refused:
-        following(True)
+        make_lineage(True)
     assert refused.value.number == "TXN-211"
 
 
@@ -76,10 +76,10 @@ def test_metrics_that_only_the_environment_asks_for_may_lack_their_package(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     with ExitStack() as resources:
-        assert kinds(metering(None, resources)) == ["OpenTelemetryMetrics"]
+        assert kinds(make_metrics(None, resources)) == ["OpenTelemetryMetrics"]
     without("opentelemetry.sdk", monkeypatch)
     with ExitStack() as resources:
-        assert metering(None, resources) == []
+        assert make_metrics(None, resources) == []
     assert "pip install 'txn-spark[otel]'" in capsys.readouterr().err
 
 
@@ -100,7 +100,7 @@ def test_a_setting_of_metrics_that_cannot_be_is_refused(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")  # HTTP takes any time-out
     monkeypatch.setenv(name, value)
     with ExitStack() as resources, pytest.raises(SetupError, match="OTEL_") as refused:
-        metering(None, resources)
+        make_metrics(None, resources)
     assert refused.value.number == "TXN-214"
 
 
@@ -119,7 +119,7 @@ def test_a_setting_of_traces_that_cannot_be_is_refused(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")  # HTTP takes any time-out
     monkeypatch.setenv(name, value)
     with pytest.raises(SetupError, match="OTEL_") as refused:
-        tracing(True)
+        make_traces(True)
     assert refused.value.number == "TXN-214"
 
 
@@ -127,4 +127,4 @@ def test_a_setting_that_cannot_be_is_refused_either_way(monkeypatch: pytest.Monk
     """Nobody meant a run without traces by an exporter that does not exist."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
     with pytest.raises(SetupError, match="OTEL_TRACES_EXPORTER"):
-        tracing(None)
+        make_traces(None)

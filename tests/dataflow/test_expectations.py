@@ -10,7 +10,7 @@ from committers.append_table import AppendTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from txn import Topology
 from txn.dataflow.evaluation import consumers
-from txn.dataflow.expectations import by_stream
+from txn.dataflow.expectations import rules_by_stream
 from txn.errors import TopologyError
 from txn.operations.plan import plan_topology
 
@@ -92,5 +92,5 @@ def test_the_rules_of_a_stream_read_it_once() -> None:
     known.expect("negative", "v < 0", "drop").partition_persist(AppendTable("less"))
     (source,) = topology.sources
     assert consumers(topology.sinks)[source] == 1
-    rules = by_stream(topology.sinks)[source]
+    rules = rules_by_stream(topology.sinks)[source]
     assert [rule.name for rule in rules] == ["known", "positive", "negative"]

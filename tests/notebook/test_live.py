@@ -10,10 +10,10 @@ from txn.notebook.live import Moment, Rates, page
 def test_rates_are_those_of_the_last_ten_seconds() -> None:
     """The first look has the rates since the beginning; a burst long ago does not count."""
     rates = Rates()
-    assert rates.of(2.0, 4, 100) == (2.0, 50.0)
-    assert rates.of(6.0, 60, 120) == (10.0, 20.0)
-    assert rates.of(12.0, 60, 120) == pytest.approx((5.6, 2.0))
-    assert rates.of(23.0, 60, 230) == pytest.approx((0.0, 10.0))
+    assert rates.add(2.0, 4, 100) == (2.0, 50.0)
+    assert rates.add(6.0, 60, 120) == (10.0, 20.0)
+    assert rates.add(12.0, 60, 120) == pytest.approx((5.6, 2.0))
+    assert rates.add(23.0, 60, 230) == pytest.approx((0.0, 10.0))
 
 
 def test_names_and_errors_are_text_and_no_markup() -> None:

@@ -391,26 +391,40 @@ def test_nothing_to_infer_from_is_refused(spark: SparkSession, folder: Path) -> 
         opened(spark, folder / "*.csv", schema=None)
 
 
+_OTHER_HEADER = ["", "k,v\na,1\n", "k,v\nb,2.5\n", "v,k\n1,a\n"]
+
+
 @pytest.mark.parametrize(
-    ("form", "texts", "inferred"),
+    ("form", "options", "texts", "inferred"),
     [
-        ("csv", ["", "k,v\na,1\n", "k,v\nb,2.5\n", "other\nx\n"], "struct<k:string,v:double>"),
+        ("csv", {"header": True}, _OTHER_HEADER, "struct<k:string,v:double>"),
+        (
+            "csv",
+            {"header": "TRUE", "EnforceSchema": "false", "Mode": "failfast"},
+            _OTHER_HEADER,
+            "struct<k:string,v:double>",
+        ),
         (
             "json",
+            {},
             ["", "[]\n", "{}\n", '{"k":"a"}\nword\n', '{"v":1}\n'],
             "struct<k:string,v:bigint>",
         ),
     ],
 )
 def test_a_schema_is_inferred_from_several_files(
-    spark: SparkSession, folder: Path, form: str, texts: list[str], inferred: str
+    spark: SparkSession,
+    folder: Path,
+    form: str,
+    options: dict[str, Any],
+    texts: list[str],
+    inferred: str,
 ) -> None:
     """Empty files, other headers and records that do not parse have no say."""
     folder.mkdir(exist_ok=True)
     for number, text in enumerate(texts):
         (folder / f"{number}.{form}").write_text(text)
-    header = {"header": True} if form == "csv" else {}
-    spout = FileSpout(str(folder / f"*.{form}"), format=form, **header)
+    spout = FileSpout(str(folder / f"*.{form}"), format=form, **options)
     assert spout.open(spark, None).simpleString() == inferred
 
 

@@ -316,6 +316,16 @@ def test_a_schema_is_inferred_from_one_page(lake: Lake) -> None:
     assert lake.asked() == ["LIST"]
 
 
+def test_a_schema_is_inferred_behind_a_page_that_has_no_file_of_the_pattern(lake: Lake) -> None:
+    """A listing that begins with a page of other files is read on."""
+    lake.folder.mkdir()
+    for number in range(950):
+        (lake.folder / f"{number:05}.log").write_text("other\n")
+    (lake.folder / "a.txt").write_text("row\n")
+    listing = Listing(lake.pattern, lake.options)
+    assert [name[-5:] for name in listing.first_few(2)] == ["a.txt"]
+
+
 # --- nothing is missed -----------------------------------------------------------------------
 
 NAMES = st.text("abc", min_size=1, max_size=3)

@@ -16,16 +16,16 @@ from txn.otlp import is_asked_for
 if TYPE_CHECKING:
     from txn.observers import Observer
 
-__all__ = ["following", "metering", "tracing"]
+__all__ = ["make_lineage", "make_metrics", "make_traces"]
 
 T = TypeVar("T")
 
 
-def metering(address: str | None, resources: ExitStack) -> list[Observer]:
-    """Serve metrics at the address, if there is one, and send them if the environment asks for it.
+def make_metrics(address: str | None, resources: ExitStack) -> list[Observer]:
+    """Make the observers that serve metrics at `address`, and send them if the environment asks.
 
-    They are made before anything starts, and closed whatever happens. If only the environment asks,
-    a missing package is reported and is not an error.
+    `resources` closes them, also if the run never begins. If only the environment asks, a missing
+    package is reported and is not an error.
 
     Raises:
         SetupError: the address is in use, or a package or a setting is wrong.
@@ -44,14 +44,14 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
     return observers
 
 
-def tracing(asked: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
+def make_traces(asked: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
     """Make traces if asked for.
 
     The environment may be that of a whole cluster: if only it asks, a missing package is reported
     and is not an error.
 
     Args:
-        asked: the command line's choice; None: if the environment asks for traces.
+        asked: the command line's choice; None: the environment decides.
         detailed_per_sec: as for `Traces`; None: its default.
 
     Raises:
@@ -59,23 +59,23 @@ def tracing(asked: bool | None, detailed_per_sec: float | None = None) -> list[O
     """
     from txn.tracing import Traces
 
-    more: dict[str, Any] = (
+    options: dict[str, Any] = (
         {} if detailed_per_sec is None else {"detailed_per_sec": detailed_per_sec}
     )
-    made: list[Observer] = _make_if_asked(
-        partial(Traces, **more), asked, partial(is_asked_for, "TRACES")
+    traces: list[Observer] = _make_if_asked(
+        partial(Traces, **options), asked, partial(is_asked_for, "TRACES")
     )
-    if more and not made:
+    if options and not traces:
         raise SetupError(
             "--detailed-traces says how many traces are detailed, but none are sent. Add --traces, "
             "or set OTEL_EXPORTER_OTLP_ENDPOINT.",
             number="TXN-119",
         )
-    return made
+    return traces
 
 
-def following(asked: bool | None) -> list[Observer]:
-    """Make lineage, as `tracing`."""
+def make_lineage(asked: bool | None) -> list[Observer]:
+    """Make the observer for lineage if asked for; `asked` as for `make_traces`."""
     from txn import lineage
 
     return _make_if_asked(lineage.Lineage, asked, lineage.is_asked_for)
@@ -84,16 +84,17 @@ def following(asked: bool | None) -> list[Observer]:
 def _make_if_asked(
     make: Callable[[], T], asked: bool | None, asks: Callable[[Mapping[str, str]], bool]
 ) -> list[T]:
+    """Return [make()] if `asked`, or if that is None and the environment `asks`; else []."""
     if asked is False or (asked is None and not asks(os.environ)):
         return []
     try:
         return [make()]
     except SetupError as error:
-        _tell(error, asked=asked is True)
+        _raise_or_warn(error, asked=asked is True)
         return []
 
 
-def _tell(error: SetupError, *, asked: bool) -> None:
+def _raise_or_warn(error: SetupError, *, asked: bool) -> None:
     """Raise the error if the command line asked; otherwise only print that a package is missing."""
     if asked or error.number != "TXN-211":
         raise error

@@ -54,7 +54,8 @@ def completed(
     """
     settings = {} if folder is None else _read_files(folder)
     settings |= _read_environment(environ)
-    return _apply(config, {n: f for n, f in settings.items() if n not in config.model_fields_set})
+    left_out = {k: s for k, s in settings.items() if k not in config.model_fields_set}
+    return _apply(config, left_out)
 
 
 def overridden(config: TopologyConfig, pairs: Sequence[str]) -> TopologyConfig:
@@ -93,12 +94,12 @@ def _apply(config: TopologyConfig, settings: Mapping[str, _Setting]) -> Topology
     program_values = {name: getattr(config, name) for name in config.model_fields_set}
     try:
         made = TopologyConfig.model_validate(
-            {**program_values, **{n: f.value for n, f in settings.items()}}
+            {**program_values, **{k: s.value for k, s in settings.items()}}
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0])
-        # A secret may have been set in the wrong setting.
+        # Never show these values: a secret may have been put into the wrong one of them.
         shown = "" if name.startswith("zookeeper_") else f" ({settings[name].value!r})"
         raise UserError(
             f"{_capital(settings[name].place)} cannot be used{shown}: {first['msg']}. Correct it, "
@@ -106,7 +107,7 @@ def _apply(config: TopologyConfig, settings: Mapping[str, _Setting]) -> Topology
             "(docs/configuration.md has all settings).",
             number="TXN-119",
         ) from None
-    made.places.update({**config.places, **{n: f.place for n, f in settings.items()}})
+    made.places.update({**config.places, **{k: s.place for k, s in settings.items()}})
     return made
 
 
@@ -123,15 +124,17 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
         if text is not None:
             place = f"environment variable {variable}"
             settings[name] = _Setting(_parsed(name, text, variable), place)
-    return settings | {
+    # Likely misspellings, with no value: `_apply` refuses them by name. Other variables with this
+    # prefix may belong to other programs.
+    misspelt = {
         name: _Setting(None, f"environment variable {variable}")
         for variable in environ
         if variable.startswith(_PREFIX)
-        # Other programs may have variables with this prefix: refuse only likely misspellings.
         and (name := variable.removeprefix(_PREFIX).lower()) not in TopologyConfig.model_fields
         and name.removesuffix("_file") not in _SECRETS
         and "Did you mean" in (is_unknown(name) or "")
     }
+    return settings | misspelt
 
 
 def _read_files(folder: Path) -> dict[str, _Setting]:
@@ -178,11 +181,12 @@ def _parsed(name: str, text: str, place: str) -> Any:
         return _pairs(text, place)
     if name not in _LISTS:
         return text
-    # An empty part is not a path: identity("") would be the working directory.
+    # Leave out empty parts: as a path, "" would be the working directory.
     return tuple(part.strip() for part in text.split(_LISTS[name]) if part.strip())
 
 
 def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> str | None:
+    """Return the variable's text, or a secret's from the file in `<variable>_FILE`. Empty: None."""
     value = environ.get(variable) or None
     path = (environ.get(f"{variable}_FILE") or None) if is_secret else None
     if value is not None and path is not None:
@@ -217,7 +221,7 @@ def _read_secret(path: Path, variable: str) -> str:
 
 
 def _pairs(text: str, variable: str) -> tuple[tuple[str, str], ...]:
-    """Parse lines of `digest:user:password`; lines that begin with # are comments."""
+    """Parse lines of SCHEME:REST, such as digest:user:password; lines with # are comments."""
     pairs = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -108,7 +108,7 @@ class Evaluation:
         idle: returns no rows with the columns of an idle stream; None if these are unknown.
         assumed: streams whose columns are those of earlier runs. A result that does not fit them
             is unknown, not wrong: the program may have changed since.
-        rules: the rules of every stream that has any (`txn.dataflow.expectations.by_stream`).
+        rules: the rules of every stream that has any (`txn.dataflow.expectations.rules_by_stream`).
         positions: stream name -> the batch's part of its source, for rows that are set aside.
     """
 

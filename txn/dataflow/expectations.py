@@ -31,10 +31,10 @@ __all__ = [
     "Judged",
     "OnViolation",
     "SetAside",
-    "by_stream",
     "check_rule",
+    "rules_by_stream",
     "set_aside_rules",
-    "unasked_tables",
+    "tables_without",
 ]
 
 OnViolation = Literal["fail", "drop", "set_aside"]
@@ -60,11 +60,11 @@ class Expectation(Node):
     condition: Column | str
     on_violation: OnViolation
     unparsed: Unparsed | None = None
-    """For the rule that the records of a spout parse: its marks of those that do not."""
+    """Only in the rule that `parses` makes: how the spout marks the records that do not parse."""
 
     @classmethod
     def parses(cls, source: Source, unparsed: Unparsed) -> Expectation:
-        """The rule that the records of a spout parse."""
+        """Make the rule that every record of a spout must parse."""
         condition = f"{quoted(unparsed.text)} IS NULL"
         return cls(source, "parses", condition, unparsed.on_violation, unparsed)
 
@@ -80,7 +80,11 @@ class Expectation(Node):
 
     @property
     def form(self) -> str:
-        """The form of its rows: "raw" records of a source, its "own" columns, or "foreign" ones."""
+        """The form of its bad rows.
+
+        "raw": a record's text; "own" or "foreign": JSON of the columns of a source, or of a
+        computed stream.
+        """
         if not isinstance(self.base, Source):
             return "foreign"
         return "own" if self.unparsed is None else "raw"
@@ -97,8 +101,8 @@ class Expectation(Node):
         return f"rule '{self.name}'"
 
     @property
-    def told(self) -> str:
-        """The condition in the user's words."""
+    def condition_text(self) -> str:
+        """The condition for messages: the user's SQL, or Spark's text of a Column."""
         if self.unparsed is not None:
             return f"it is {self.unparsed.form}"
         if isinstance(self.condition, str):
@@ -130,11 +134,11 @@ class Judged:
     unparsed: Unparsed | None = None
     """The marks of the spout above the rules for records that do not parse."""
     counted: bool = False
-    """True once the violations are counted."""
+    """True if nothing is left to count: it was counted, or there are no rows."""
 
     @classmethod
     def of(cls, frame: DataFrame, rules: Sequence[Expectation]) -> Judged:
-        """Judge rows by these rules; each follows those that it relies on.
+        """Judge rows by these rules, each behind its parent rule.
 
         Raises:
             TopologyError: a condition names a missing column, or is not a boolean.
@@ -159,7 +163,7 @@ class Judged:
         return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
 
     def counts(self, number: int) -> DataFrame:
-        """One row: `number`, and for each rule the number of rows that broke it."""
+        """One row: `number` (the caller's, for a union), and how many rows broke each rule."""
         from pyspark.sql import functions as sf
 
         broken = [sf.count_if(~sf.col(name)) for name in self.verdicts.values()]
@@ -168,7 +172,12 @@ class Judged:
         )
 
     def set_aside(self, rules: Sequence[Expectation], position: str | None) -> DataFrame:
-        """The rows that broke one of these rules, once for each: `BAD_ROW_COLUMNS`."""
+        """The rows that broke one of these rules, a row per broken rule: `BAD_ROW_COLUMNS`.
+
+        Args:
+            rules: at least one of them judges this stream.
+            position: the batch's place in the source, if its records have none of their own.
+        """
         from pyspark.sql import functions as sf
 
         rules_here = [rule for rule in rules if rule in self.verdicts]
@@ -195,10 +204,12 @@ class Judged:
         values = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
             row = sf.to_json(sf.struct(*values), _EXACT_TIMES).alias("row")
-            return name, row, _text(f"not true: {rule.told}", "reason")
+            return name, row, _text(f"not true: {rule.condition_text}", "reason")
         text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
-        # Spark does not report what is wrong with a record; values that it could not read are NULL.
-        read = [*zip(self.columns, values, strict=True)][: len(values) - rule.unparsed.beside]
+        # Spark does not report what is wrong with a record, but leaves its values NULL. The last
+        # `beside` columns are not from the record.
+        from_text = len(values) - rule.unparsed.beside
+        read = list(zip(self.columns, values, strict=True))[:from_text]
         missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in read]
         start = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; ")
         names = sf.concat_ws(", ", *missing)
@@ -228,9 +239,9 @@ def _text(value: str | None, name: str) -> Column:
     return sf.lit(value).cast("string").alias(name)
 
 
-def by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
+def rules_by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
     """The rules that lead to tables, by the stream that they judge, in the order of judging."""
-    chains: dict[Node, dict[Expectation, None]] = {}
+    chains: dict[Node, dict[Expectation, None]] = {}  # dicts, to keep the order
     for rule in _rules(sinks):
         for earlier in rule.chain:
             chains.setdefault(rule.base, {}).setdefault(earlier)
@@ -247,7 +258,7 @@ def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
     )
 
 
-def unasked_tables(
+def tables_without(
     rules: Sequence[Expectation], sinks: Sequence[Sink]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Stream -> rule -> tables that take the stream's rows on a path without the rule."""

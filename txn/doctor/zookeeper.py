@@ -88,7 +88,7 @@ def _owner(area: str, connection: Connection, config: TopologyConfig) -> Finding
         return warning(
             area,
             "credentials",
-            "nodes are created for everybody" + ' (zookeeper_acl="open")' * access.was_said,
+            "nodes are created for everybody" + ' (zookeeper_acl="open")' * access.acl_chosen,
             "Whoever reaches it can read, change and delete every topology's state.",
             "Set zookeeper_auth or TXN_ZOOKEEPER_AUTH_FILE, and leave zookeeper_acl out.",
         )

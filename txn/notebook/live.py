@@ -19,6 +19,8 @@ _SHOWN = 12
 """Most txids in flight that are listed."""
 _BOX = (190, 26, 10)
 """Width, height and gap of a box of the graph."""
+_BETWEEN = 110
+"""Width between streams and tables."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Rates:
     def __init__(self) -> None:
         self._totals: deque[tuple[float, tuple[int, ...]]] = deque()
 
-    def of(self, seconds: float, *totals: int) -> tuple[float, ...]:
+    def add(self, seconds: float, *totals: int) -> tuple[float, ...]:
         """Add totals and return the rate of each.
 
         Args:
@@ -60,6 +62,7 @@ class Rates:
         if not self._totals:
             self._totals.append((0.0, (0,) * len(totals)))
         self._totals.append((seconds, totals))
+        # Ends at the newest entry at the latest, which is inside the window.
         while self._totals[1][0] <= seconds - _WINDOW_SECS:
             self._totals.popleft()
         at, before = self._totals[0]
@@ -93,9 +96,9 @@ def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
 
 
 def page(moment: Moment, rates: Rates) -> str:
-    """Return the HTML of a moment. Names and errors may come from strangers: they are escaped."""
+    """Return a moment as HTML below a cell, and add it to `rates`. Escapes all names and errors."""
     totals = (moment.txids, moment.records or 0, moment.rows)
-    txids, records, rows = rates.of(moment.seconds, *totals)
+    txids, records, rows = rates.add(moment.seconds, *totals)
     numbers = {
         "committed txid": f"{moment.committed_txid:,}",
         "txids / s": f"{txids:,.1f}",
@@ -134,11 +137,12 @@ def _graph(moment: Moment) -> str:
     width, height, gap = _BOX
     streams = list(dict.fromkeys(stream for stream, _ in moment.edges))
     tables = list(dict.fromkeys(table for _, table in moment.edges))
-    far = width + 110
+    far = width + _BETWEEN
+    bend = _BETWEEN // 2
     middle = height / 2
     lines = "".join(
-        f'<path d="M {width} {streams.index(s) * (height + gap) + middle} C {width + 55} '
-        f"{streams.index(s) * (height + gap) + middle}, {far - 55} "
+        f'<path d="M {width} {streams.index(s) * (height + gap) + middle} C {width + bend} '
+        f"{streams.index(s) * (height + gap) + middle}, {far - bend} "
         f"{tables.index(t) * (height + gap) + middle}, {far} "
         f'{tables.index(t) * (height + gap) + middle}" fill="none" stroke="#7f8c9a"/>'
         for s, t in moment.edges
@@ -146,9 +150,9 @@ def _graph(moment: Moment) -> str:
     boxes = "".join(
         _box(0, at * (height + gap), name, moment.lags.get(name)) for at, name in enumerate(streams)
     ) + "".join(_box(far, at * (height + gap), name, None) for at, name in enumerate(tables))
-    tall = max(len(streams), len(tables)) * (height + gap)
+    svg_height = max(len(streams), len(tables)) * (height + gap)
     return (
-        f'<svg width="{far + width + 2}" height="{tall}" role="img" font-size="11" '
+        f'<svg width="{far + width + 2}" height="{svg_height}" role="img" font-size="11" '
         f'font-family="sans-serif"><title>streams and tables of {_safe(moment.topology)}</title>'
         f"{lines}{boxes}</svg>"
     )

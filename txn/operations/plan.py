@@ -177,7 +177,7 @@ def _detail(node: Node) -> str:
     if isinstance(node, Transform):
         return _function(node.function)
     if isinstance(node, Expectation):
-        return f"{node.name}: {node.told}, else {node.on_violation.replace('_', ' ')}"
+        return f"{node.name}: {node.condition_text}, else {node.on_violation.replace('_', ' ')}"
     if isinstance(node, Aggregation):
         by = f"by {', '.join(node.keys)}: " if node.keys else ""
         return by + _aggregates(node.aggregates)

@@ -2,7 +2,8 @@
 
 A pure function, `step(state, event) -> (state, actions)`. Rules for this file:
 
-- Everything that moves a batch from one phase to another stands here, and in no shell.
+- Everything that moves a batch from one phase to another stands here, and not in the shell
+  (`txn.engine.loop.pipeline`), which carries out the actions.
 - Nothing here knows Spark, ZooKeeper, a clock or a thread. Time is an event (`PlanDue`,
   `RetryDue`); failures are events.
 - Actions are carried out in the order in which they are returned, up to the first that raises:
@@ -17,7 +18,7 @@ docs/coordinator.md has them too, and the invariants with their tests):
        ^          |             |            |            |
        +----------+-------------+------------+------------+   failed or dropped: next attempt id
 
-Why it is right, in five steps:
+Why it is right, in six steps:
 
 1. *A record is in the batch of one txid.* What txid N reads starts where a smaller txid ended, and
    N is planned only when all smaller txids have valid metadata. So planned ranges neither overlap
@@ -26,21 +27,20 @@ Why it is right, in five steps:
    metadata of a transactional stream is fixed by the first START; that of an opaque stream is
    asked again for each attempt. Then the plans of all later txids no longer hold, since they
    followed from the old answer: those batches are dropped, their opaque metadata forgotten.
-   Recovery forgets it too. A START in ZooKeeper may be older than the last replanning of a
-   smaller txid, and does not show it.
+   Recovery forgets it too: a START in ZooKeeper may have been written before a smaller txid was
+   planned anew, and nothing in it shows that.
 3. *Commits are in txid order, one turn at a time.* Only committed + 1 gets the commit turn, and
    with it, as one version of every table, the txids behind it that are processed by then. Such a
    group is committed as a whole or not at all. If its turn fails, the txid at fault is unknown: the
    group is dissolved, nothing is counted, and its txids have turns of their own. Where a table
    may hold the group, they come as new attempts, so that an attempt id still means one try.
-   A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
-   record of what was quarantined, and moves no position: nothing follows from it, and it follows
-   from nothing. At most one is in flight per quarantined txid, and its COMMITTED deletes the
-   record, so that what was quarantined is read once.
-4. *An attempt id means one try.* It rises with each attempt and is durable with START; a restart
-   goes on above it. An id given away in a question that came to nothing is not used again
-   within the run.
-5. *Success follows durability.* `Succeed` comes after `PersistCommitted`; spouts may forget then.
+4. *What was quarantined is read once.* The batch that replays a quarantined txid takes its metadata
+   from the record of the quarantine and moves no position, so no other batch depends on it, nor it
+   on others. At most one is in flight per quarantined txid; its COMMITTED deletes the record.
+5. *An attempt id means one try.* It rises with each attempt and is durable with START; a restart
+   goes on above it. A question that finds nothing to read, or whose source is away, is not a try:
+   the next question for that new txid has the same id, never a smaller one.
+6. *Success follows durability.* `Succeed` comes after `PersistCommitted`; spouts may forget then.
 
 Sources: `MasterBatchCoordinator` and `TridentSpoutCoordinator` of Storm's Trident; where they skip
 or repeat records (holes H2, H3, H4 and H6 of docs/coordinator.md), this file differs.
@@ -186,10 +186,11 @@ def _recovered(
         quarantined=record.quarantined,
         replay_of=record.replay_of,
     )
-    # With opaque streams, an emptied START is written only in the commit turn of its txid, when
-    # all earlier txids are committed, so its metadata still holds. See `_replay`.
-    is_settled = is_first and record.quarantined is not None
-    return batch if is_settled else forget_opaque(batch, opaque)
+    # With opaque streams, an emptied START is written only once all earlier txids are committed
+    # (`_replay`), so the first open txid keeps its metadata and its quarantine. Any other one loses
+    # its quarantine here, and is tried again.
+    keeps_quarantine = is_first and record.quarantined is not None
+    return batch if keeps_quarantine else forget_opaque(batch, opaque)
 
 
 def start(state: CoordinatorState) -> Step:
@@ -236,7 +237,8 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
     if not group:
         return state, ()
     for batch in group:
-        # A failed turn reports whether a table may hold the txids of its group.
+        # From now on a table may hold a single txid. For a group, the failure of the turn reports
+        # whether one may (`_dissolve`).
         had_turn = batch.had_turn or len(group) == 1
         turn = replace(batch, phase=Phase.COMMITTING, had_turn=had_turn)
         state = with_batch(state, turn, Cause.PUBLISH)
@@ -254,21 +256,20 @@ def _replay_waiting(state: CoordinatorState) -> Step:
         if batch.phase is Phase.WAITING and not batch.held:
             state, orders = _replay(state, batch)
             actions += orders
-        if state.batches[batch.attempt.txid].phase in (Phase.WAITING, Phase.PLANNING) and (
-            not may_overtake(state, batch)
-        ):
+        phase = state.batches[batch.attempt.txid].phase  # as `_replay` left it
+        if phase in (Phase.WAITING, Phase.PLANNING) and not may_overtake(state, batch):
             break
     return state, actions
 
 
 def _replay(state: CoordinatorState, batch: Batch) -> Step:
+    """Plan the batch again, or launch it; an emptied one may have to wait for its turn."""
     if must_be_asked(state, batch):
         return _ask(state, batch)
-    is_settled = not state.opaque_streams or batch.replay_of is not None
-    if not is_settled and batch.attempt.txid != state.committed + 1:
-        # An emptied batch behind an opaque one that can still be planned anew: its metadata, the
-        # record of what is quarantined, may still prove wrong. It waits until nothing is before it,
-        # so that no START of an emptied batch can be out of date.
+    can_change = bool(state.opaque_streams) and batch.replay_of is None
+    if can_change and batch.attempt.txid != state.committed + 1:
+        # Emptied. Its metadata names the quarantined records, and would be wrong if an earlier
+        # opaque batch were planned anew. So its START is written only when none is left before it.
         return state, ()
     return _launch(state, batch, Cause.PROCESS)
 
@@ -315,7 +316,7 @@ def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
 
 
 def _end(state: CoordinatorState, last: Finish | Halt | None, actions: Actions = ()) -> Step:
-    """End the run; None: with Finish, unless a batch could not be planned."""
+    """End the run with `last`; None: with Halt if a batch could not be planned, else Finish."""
     if last is None:
         batch = refused(state)
         last = Finish() if batch is None else Halt(batch.refused or "", batch.attempt)
@@ -329,7 +330,8 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
     batch = current(state, event.attempt, Phase.PLANNING)
     if batch is None or state.stopping:
         return state, ()
-    metadata, is_new = answered(state, batch, event), not batch.started
+    metadata = answered(state, batch, event)
+    is_new = not batch.started
     nothing = event.replay_of is None and all(value is None for value in metadata.values())
     if is_new and nothing:
         return _nothing_to_read(state, batch)
@@ -388,7 +390,7 @@ def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
     return _advance(replace(state, plan_scheduled=False))
 
 
-# --- the stations of a batch -----------------------------------------------------------------
+# --- processed and published -----------------------------------------------------------------
 
 
 def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
@@ -477,7 +479,7 @@ def _fail(
     A failure because of an unavailable source is not counted; the batch is always held.
     """
     error = event.error
-    # A question for a new txid that an unavailable source answered is not a try.
+    # A new txid whose source was away when it was asked keeps its attempt id: it was not tried.
     was_tried = not event.blocked or batch.started
     failed = replace(
         batch,

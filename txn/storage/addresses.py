@@ -1,4 +1,4 @@
-"""Places outside of this machine, as users spell them and as each client expects them.
+"""The address of a remote folder: parsed from a URI, spelled for delta-rs or for Spark.
 
 Hadoop, delta-rs and object_store have different names for one storage: `s3a` is Hadoop's name for
 `s3`; `az` and `wasbs` are others for `abfss`. Nothing here asks a network.
@@ -15,7 +15,7 @@ from typing import Literal
 
 from txn.errors import TopologyError
 
-__all__ = ["ACCOUNT", "CLOUD", "Address", "account_in", "address_of", "option"]
+__all__ = ["AZURE_ACCOUNT_OPTIONS", "AZURE_DOMAIN", "Address", "account_in", "address_of", "option"]
 
 Kind = Literal["s3", "gs", "azure", "hdfs"]
 
@@ -36,9 +36,9 @@ _KINDS: dict[str, Kind] = {
 }
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/?(.*)", re.DOTALL)
 _HOST = re.compile(r"([^.@]+)\.(?:blob|dfs)\.(.+)")
-CLOUD = "core.windows.net"
+AZURE_DOMAIN = "core.windows.net"
 """Azure's usual domain."""
-ACCOUNT = ("azure_storage_account_name", "account_name")
+AZURE_ACCOUNT_OPTIONS = ("azure_storage_account_name", "account_name")
 """Names of the option for Azure's account."""
 
 
@@ -55,7 +55,7 @@ class Address:
     """Without slashes at its ends; "" is the bucket itself."""
     account: str = ""
     """Azure's storage account, if the location names it."""
-    cloud: str = CLOUD
+    cloud: str = AZURE_DOMAIN
     """Azure's domain behind `<account>.dfs.`."""
 
     @property
@@ -63,7 +63,7 @@ class Address:
         """The URI that delta-rs takes."""
         if self.kind == "azure" and not self.account:
             return self._spelled("az", self.bucket)
-        return self._spelled(*self._hadoop(self.account, "s3"))
+        return self._spelled(*self._scheme_and_authority(self.account, "s3"))
 
     def for_spark(self, account: str = "") -> str:
         """The URI that Hadoop's file systems, and so Spark, take.
@@ -78,24 +78,24 @@ class Address:
             raise TopologyError(
                 f"'{self._spelled(self.scheme, self.bucket)}' does not name its storage account, "
                 "which Spark has to know. Write "
-                f"abfss://{self.bucket}@ACCOUNT.dfs.{CLOUD}/{self.folder}, or give "
+                f"abfss://{self.bucket}@ACCOUNT.dfs.{AZURE_DOMAIN}/{self.folder}, or give "
                 "azure_storage_account_name in storage_options.",
                 number="TXN-121",
             )
-        return self._spelled(*self._hadoop(self.account or account, "s3a"))
+        return self._spelled(*self._scheme_and_authority(self.account or account, "s3a"))
 
-    def host(self, account: str) -> str:
+    def azure_host(self, account: str) -> str:
         """Azure's host of an account, as Hadoop's settings name it."""
         return f"{account}.dfs.{self.cloud}"
 
-    def _hadoop(self, account: str, s3: str) -> tuple[str, str]:
+    def _scheme_and_authority(self, account: str, s3_scheme: str) -> tuple[str, str]:
         match self.kind:
             case "s3":
-                return s3, self.bucket
+                return s3_scheme, self.bucket
             case "gs":
                 return "gs", self.bucket
             case "azure":
-                return "abfss", f"{self.bucket}@{self.host(account)}"
+                return "abfss", f"{self.bucket}@{self.azure_host(account)}"
             case "hdfs":
                 return self.scheme, self.bucket
 
@@ -110,22 +110,24 @@ def address_of(location: str) -> Address:
         TopologyError: no client here can open it.
     """
     match = _URI.fullmatch(location)
-    assert match is not None, "locations that are no URIs are paths"
+    assert match is not None, f"{location} is a path: only URIs come here"
     scheme, authority = match[1].lower(), match[2]
-    # As delta-rs reads it; object_store has no names with empty parts.
+    # Normalised as delta-rs does: object_store has no names with empty parts.
     folder = posixpath.normpath(f"/{match[3]}").strip("/")
     kind = _KINDS.get(scheme)
     if kind is None:
         raise _unknown(location, scheme)
-    account, cloud = "", CLOUD
+    account, cloud = "", AZURE_DOMAIN
     if kind == "azure":
-        authority, _, host = authority.rpartition("@") if "@" in authority else (authority, "", "")
+        host = ""
+        if "@" in authority:  # CONTAINER@ACCOUNT.dfs.DOMAIN
+            authority, _, host = authority.rpartition("@")
         if host and (parts := _HOST.fullmatch(host)):
             account, cloud = parts[1].lower(), parts[2].lower()
         elif host:
             raise TopologyError(
                 f"Folder '{location}' cannot be opened: '{host}' is not a host of Azure's storage. "
-                f"Write abfss://{authority}@ACCOUNT.dfs.{CLOUD}/{folder}.",
+                f"Write abfss://{authority}@ACCOUNT.dfs.{AZURE_DOMAIN}/{folder}.",
                 number="TXN-121",
             )
     if (not authority and kind != "hdfs") or "@" in authority:
@@ -152,11 +154,13 @@ def _unknown(location: str, scheme: str) -> TopologyError:
 
 
 def option(options: Mapping[str, str], *names: str) -> str | None:
-    """The first of these options that is set, in upper or lower case; None if none is."""
+    """The value of the first of `names` (in lower case) that `options` has in any case; or None."""
     values = {name.lower(): value for name, value in options.items()}
     return next((values[name] for name in names if name in values), None)
 
 
 def account_in(options: Mapping[str, str]) -> str:
     """Azure's account in the options or the environment; "" if neither has it."""
-    return option(options, *ACCOUNT) or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+    return option(options, *AZURE_ACCOUNT_OPTIONS) or os.environ.get(
+        "AZURE_STORAGE_ACCOUNT_NAME", ""
+    )

@@ -46,7 +46,7 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
             return {f"fs.s3a.bucket.{address.bucket}.{name}": v for name, v in settings.items()}
         case "azure":
             assert address is not None
-            return _azure(address.host(address.account or account_in(options)), options)
+            return _azure(address.azure_host(address.account or account_in(options)), options)
         case "gs":
             return _gs(options)
         case "hdfs":

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from txn.errors import StorageRefusedError, TopologyError
-from txn.storage.addresses import ACCOUNT, CLOUD, Address, option
+from txn.storage.addresses import AZURE_ACCOUNT_OPTIONS, AZURE_DOMAIN, Address, option
 from txn.storage.asking import if_there, in_parallel
 from txn.storage.profiles import profile_for
 from txn.storage.retrying import names_no_bucket, said
@@ -257,10 +257,10 @@ def _refuse_credentials(address: Address, options: Mapping[str, str]) -> None:
 def _azure(address: Address, config: dict[str, Any]) -> dict[str, Any]:
     """Add the account and the cloud to the options, if the location names them."""
     own: dict[str, Any] = {}
-    if address.account and option(config, *ACCOUNT) is None:
+    if address.account and option(config, *AZURE_ACCOUNT_OPTIONS) is None:
         own["azure_storage_account_name"] = address.account
     if address.cloud == "fabric.microsoft.com":
         own["azure_use_fabric_endpoint"] = "true"
-    elif address.cloud != CLOUD and option(config, "azure_endpoint", "endpoint") is None:
+    elif address.cloud != AZURE_DOMAIN and option(config, "azure_endpoint", "endpoint") is None:
         own["azure_endpoint"] = f"https://{address.account}.blob.{address.cloud}"
     return config | own

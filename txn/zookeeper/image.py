@@ -36,12 +36,12 @@ from txn.zookeeper.znodes import (
 __all__ = [
     "Image",
     "Stored",
-    "read_at_once",
+    "clearing_operations",
     "read_drops",
     "read_image",
+    "read_in_one_session",
     "read_notices",
     "read_requests",
-    "removals",
 ]
 
 R = TypeVar("R", bound=BaseModel)
@@ -75,7 +75,7 @@ class Image:
     columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
     """By stream."""
     program: Stored[ProgramRecord] | None = None
-    """None before the first leader whose release writes it."""
+    """None if no leader has written it yet."""
     orphans: tuple[str, ...] = ()
     """Parts that no record names, left by a leader that died before it wrote the record."""
 
@@ -102,8 +102,8 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
         ProgressUnreadableError: a node is missing, unreadable, or does not fit the others.
         ProgressUnavailableError: ZooKeeper did not answer before `deadline`.
     """
-    # Parts before records: a part that is written meanwhile is not in this list, and a part that is
-    # named meanwhile is not an orphan either.
+    # List the parts before reading the records. So a part that is written or named meanwhile is
+    # never taken for an orphan.
     parts = require(connection.children(paths.parts, deadline), paths.parts)
     committed = _read(connection, paths, CommittedRecord, paths.committed, deadline)
     batches = _read_by_txid(connection, paths, BatchRecord, paths.batches, paths.batch, deadline)
@@ -126,7 +126,7 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
 def _read_columns(
     connection: Connection, paths: Paths, deadline: float
 ) -> dict[str, Stored[ColumnsRecord]]:
-    # An earlier release did not create their parent.
+    # No parent (None): an earlier release made the topology, without columns.
     records: dict[str, Stored[ColumnsRecord]] = {}
     for stream in connection.children(paths.columns, deadline) or []:
         path = paths.columns_of(stream)
@@ -148,8 +148,8 @@ def _read_program(
     return Stored(decode(ProgramRecord, node.data, paths.program), node.version)
 
 
-def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
-    """As `read_image`; None if a new session began meanwhile, so the image may mix two moments."""
+def read_in_one_session(connection: Connection, paths: Paths, deadline: float) -> Image | None:
+    """As `read_image`; None if the session changed meanwhile: the image may mix two moments."""
     generation = connection.generation
     try:
         image = read_image(connection, paths, deadline)
@@ -197,15 +197,16 @@ def read_notices(
     return Stored(decode(NoticesRecord, node.data, paths.notices), node.version)
 
 
-def removals(
+def clearing_operations(
     connection: Connection, paths: Paths, deadline: float, *, forget: bool
 ) -> list[Operation]:
-    """Return the deletes of unreadable nodes of quarantine, columns, program, notices and drops.
+    """Return the operations that clear what a rebuild must not keep.
 
-    A rebuild deletes them.
+    They delete unreadable nodes of quarantine, columns, program and notices, empty unreadable
+    requests to replay, and delete requests to drop in any case.
 
     Args:
-        forget: delete the readable ones too, and the replays of rows.
+        forget: clear the readable ones too, and the replays of rows.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -224,6 +225,7 @@ def removals(
         record = _read(connection, paths, QuarantineRecord, path, deadline).record
         _check_txid(txid_of(name, paths.quarantine), record.txid, path)
 
+    # Only to raise NewerFormatError: the rebuild replaces these, readable or not.
     is_readable(lambda: _read(connection, paths, CommittedRecord, paths.committed, deadline))
     for name in connection.children(paths.batches, deadline) or []:
         batch = f"{paths.batches}/{name}"
@@ -242,7 +244,7 @@ def removals(
         for name in connection.children(parent, deadline) or []:
             path, model = f"{parent}/{name}", RowReplayRecord
             replaceable.append((path, partial(_read, connection, paths, model, path, deadline)))
-        replaceable.append((parent, lambda: None))
+        replaceable.append((parent, lambda: None))  # readable: goes because of `forget`
     operations: list[Operation] = [
         Delete(path, node.version)
         for path, read_it in replaceable
@@ -251,7 +253,7 @@ def removals(
     if not is_readable(lambda: read_requests(connection, paths, deadline)) or forget:
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))
-    # In the next life, a txid of the same number may read other records.
+    # Always: after the rebuild, a txid of the same number may read other records.
     drops = connection.get(paths.drops, deadline)
     return [*operations, *([Delete(paths.drops, drops.version)] if drops else [])]
 

@@ -56,11 +56,11 @@ from txn.zookeeper.foundation import repair_topology
 from txn.zookeeper.image import (
     Image,
     Stored,
-    read_at_once,
+    clearing_operations,
     read_drops,
+    read_in_one_session,
     read_notices,
     read_requests,
-    removals,
 )
 from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.leadership import Leadership
@@ -263,7 +263,7 @@ class ZooKeeperProgress(ProgressStore):
             image = None
             while image is None:
                 self._leadership.verify(deadline)
-                image = read_at_once(self._connection, self._paths, deadline)
+                image = read_in_one_session(self._connection, self._paths, deadline)
             self._check_epoch(image)
             self._image = image
             self._remove_orphans(image.orphans, deadline)
@@ -544,7 +544,7 @@ class ZooKeeperProgress(ProgressStore):
         """
         with self._writing() as deadline:
             repair_topology(self._connection, self._paths, deadline)
-            gone = removals(self._connection, self._paths, deadline, forget=forget)
+            gone = clearing_operations(self._connection, self._paths, deadline, forget=forget)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             node = self._connection.get(self._paths.committed, deadline)

@@ -114,7 +114,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
-    from txn.cli.exporting import following, metering, tracing
+    from txn.cli.exporting import make_lineage, make_metrics, make_traces
     from txn.cli.running.driver import drive
     from txn.cli.running.run_log import logging_to_file
     from txn.cli.running.run_notes import RunNotes, page_of_run
@@ -127,8 +127,8 @@ def run(
     address = None if dashboard is None else parse_address(dashboard)
     observer, watched = _observer(as_json), Known.of(topology, target)
     with contextlib.ExitStack() as resources:
-        observers = [*metering(metrics, resources), *tracing(traces, detailed_traces)]
-        observers += following(lineage)
+        observers = [*make_metrics(metrics, resources), *make_traces(traces, detailed_traces)]
+        observers += make_lineage(lineage)
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
             resources.enter_context(page_of_run(watched, zookeeper, address, observer))

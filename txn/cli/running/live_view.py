@@ -211,7 +211,7 @@ class LiveView(CliObserver):
         if self._live is None or self._info is None:
             return
         totals = (status.batches_committed, status.totals.rows_staged)
-        speed = self._rates.of(status.seconds, *totals)
+        speed = self._rates.add(status.seconds, *totals)
         height = self._console.size.height
         picture = render(self._info, status, self._recent, speed, self._wall(), height)
         self._live.update(picture, refresh=True)

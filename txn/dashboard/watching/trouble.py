@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from math import inf
 from typing import Any, Literal
 
 from txn.dashboard.watching.topologies import Watched
@@ -31,10 +32,14 @@ Area = Literal[
     "bad rows",
 ]
 State = Literal["running", "starting", "lost", "standby", "stopped", "died", "absent", "unknown"]
-"""running: a process leads it; lost: its leader is gone, and the leader's znode will go with its
-session; standby: no process leads, and one waits to; died: as stopped, but the last run's process
-is gone without having reported how its run ended; absent: ZooKeeper does not know it, because no
-process has led it yet; unknown: ZooKeeper cannot be asked."""
+"""running: a process leads it.
+starting: ZooKeeper was not asked yet.
+lost: its leader is gone, and the leader's znode will go with its session.
+standby: no process leads, and one waits to.
+stopped: no process leads or waits; the last run reported how it ended, or left no note.
+died: no process leads or waits; the last run's process is gone without a report of its end.
+absent: ZooKeeper does not know it, because no process has led it yet.
+unknown: ZooKeeper cannot be asked."""
 
 _NEWEST = 50
 _OLD_BATCH_SECS = 300.0
@@ -83,6 +88,7 @@ def troubles(watched: Watched) -> list[Trouble]:
     """Return all troubles: those to act on first, then the newest."""
     entries = [
         *_zookeeper(watched),
+        *_leader_and_run(watched),
         *_batches(watched),
         *_tables(watched),
         *_quarantine(watched),
@@ -92,7 +98,7 @@ def troubles(watched: Watched) -> list[Trouble]:
         *_notices(watched),
     ]
     rank = {"error": 0, "warning": 1, "note": 2}
-    return sorted(entries, key=lambda one: (one.is_over, rank[one.level], -one.at_ms))
+    return sorted(entries, key=lambda one: (one.is_over, rank[one.level], -(one.at_ms or inf)))
 
 
 def _zookeeper(watched: Watched) -> Iterator[Trouble]:
@@ -120,6 +126,9 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
             "runs; tables are still read.",
             _command(watched, "doctor"),
         )
+
+
+def _leader_and_run(watched: Watched) -> Iterator[Trouble]:
     state, status = state_of(watched), watched.status
     if state == "lost" and status is not None:
         waits = any(standby.alive for standby in status.standbys)
@@ -193,8 +202,8 @@ def _ago(moment: float) -> float:
 
 
 def _tables(watched: Watched) -> Iterator[Trouble]:
+    first_run = watched.is_absent or watched.committed == 0
     for table in watched.tables:
-        first_run = watched.is_absent or watched.committed == 0
         if table.error is not None and not (first_run and table.error == NOT_YET):
             yield Trouble(
                 "table",
@@ -208,6 +217,7 @@ def _tables(watched: Watched) -> Iterator[Trouble]:
 
 def _quarantine(watched: Watched) -> Iterator[Trouble]:
     for entry in watched.status.quarantine if watched.status else ():
+        # `replay`: the txid that replays it, "requested", "drop requested", or None.
         record, replay = entry.record, entry.replay
         indexed = watched.index.txid(record.txid)
         name = shlex.quote(watched.name)
@@ -243,7 +253,7 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
             yield Trouble(
                 "foreign commit",
                 "error",
-                version.operation,
+                version.operation,  # of an unreadable one: why
                 "Restore that file from a backup. A start that needs it is refused.",
                 "txn explain TXN-315",
                 version.at_ms,
@@ -265,9 +275,10 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
 
 
 def rows_set_aside(watched: Watched) -> int:
-    """Return the last count of the rows in its tables of bad rows."""
+    """Return the rows in the topology's tables of bad rows as last counted; asks to count again."""
     tables = [t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)]
-    return sum((facts.rows or 0) for table in tables if (facts := table.ask_facts()))
+    counted = [table.ask_facts() for table in tables]
+    return sum(facts.rows or 0 for facts in counted if facts)
 
 
 def _set_aside(watched: Watched) -> Iterator[Trouble]:
@@ -278,7 +289,7 @@ def _set_aside(watched: Watched) -> Iterator[Trouble]:
             f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: they broke a rule, or "
             "did not parse.",
             "They stay in the table of bad rows when they are replayed. The command says how many "
-            "still are to be.",
+            "are still to be replayed.",
             _command(watched, f"rows list {shlex.quote(watched.name)}"),
         )
 
@@ -299,7 +310,7 @@ def _failures(watched: Watched) -> Iterator[Trouble]:
 
 
 def _outcome(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], str, bool]:
-    """Return (level, what to do, True if it is over) of a failed attempt."""
+    """Return (level, advice, True if it is history) for a failed attempt of `txid`."""
     indexed = watched.index.txid(txid)
     if indexed is not None and indexed[0].quarantined:
         status = watched.status
@@ -314,10 +325,11 @@ def _outcome(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], s
     progress = watched.status.found.progress
     if txid <= progress.committed.txid:
         return "note", "A later attempt has committed the txid: nothing is to be done.", True
-    # Logs outlive a topology that is made anew, and its txids begin again.
+    # The log of failures outlives a topology that is made anew, whose txids begin again. A txid
+    # that this one cannot have reached yet is from before.
     open_ones = max(len(progress.batches), watched.config.max_spout_pending)
     if txid > progress.committed.txid + open_ones + 1:
-        return "note", "It is of an earlier life of the topology: nothing is to be done.", True
+        return "note", "It is from before the topology was made anew: nothing is to be done.", True
     return "warning", "It is replayed. If it fails again and again, correct the cause.", False
 
 

@@ -1,24 +1,23 @@
-"""The shell: carries out the coordinator's orders on ZooKeeper, Spark, spouts and tables.
+"""One run of a topology: the shell that carries out the coordinator's actions.
 
-One thread, `run`, owns the protocol: it takes facts from a queue, turns them into orders with
-`coordinator.step`, and carries these out in order. Everything slow happens on other threads, which
-only report facts:
+One thread, `run`, owns the protocol. It takes facts from a queue (events of the coordinator, or
+functions of the shell's own), gets orders (the coordinator's actions) from `coordinator.step`, and
+carries these out in order. Everything slow happens on other threads, which only report facts:
 
     planner     1 thread           asks the spouts, one txid after the other; reports success
-    processing  2 x pending        staging jobs, each of one or several attempts (FAIR pool)
+    processing  2 x max_pending    staging jobs, each of one or several attempts (FAIR pool)
     commit      1 thread           commit turns: never two at once, even after failures
     clean-up    1 thread           deletes scratch and dead attempts' files
     maintenance 1 thread           asks the tables for work beside the commit turns
     asking      1 a question       a spout's lag, notices and numbers, waited for a second at most
 
-The run waits for every thread with a limit. One that hangs in planning or in a commit turn ends the
-run, since there must be no second one beside it; when the run ends, a thread that does not end
-within `stop_grace_secs` is named and left behind (`txn.engine.base.threads`). A staging job that
-hangs is cancelled and done again on another thread: the dead attempt's thread writes only to
-folders of its own, which are never published.
+The run waits for every thread with a limit. If planning or a commit turn hangs, the run ends,
+because a second one must not run beside it. At the end, a thread that does not stop within
+`stop_grace_secs` is named in the error and left behind (`txn.engine.base.threads`). A staging job
+that hangs is cancelled and done again on another thread; the first one can write only to folders
+that are never published.
 
-The same thread owns the acker, which needs no lock. Other threads report through `Shell`: with an
-event for the coordinator, or a step of the shell itself.
+The same thread owns the acker, which needs no lock. Other threads report through `Shell`.
 """
 
 from __future__ import annotations
@@ -114,6 +113,7 @@ class Pipeline(Shell):
     stragglers: Sequence[Straggler] = ()
     """The threads that the run has left behind."""
     _busy_since: float | None = None
+    """When the protocol's thread began its present fact; None: it waits for one."""
 
     def __init__(
         self,
@@ -141,9 +141,9 @@ class Pipeline(Shell):
         self._monotonic = monotonic
         self._facts: FactLoop[Fact] = FactLoop(monotonic)
         self._error: BaseException | None = None
-        self._last_start = float("-inf")
-        self._settled = 0
-        self._scheduled = 0
+        self._last_start = float("-inf")  # when the newest START was written
+        self._settled = 0  # the newest txid that the tables have marked as final
+        self._timer_number = 0  # of the newest timer for PlanDue; older ones are void
         self._noticed: Mapping[str, tuple[str, ...]] = {}
         """The spouts' notices in the store; owned by the planner's thread."""
         self._broadcast = broadcast
@@ -169,7 +169,7 @@ class Pipeline(Shell):
         self._failures = AttemptFailures(name, config, self._turns, broadcast, self)
         self._timeouts = Timeouts(config, tracking, threads, self)
         self._orders: dict[type[Action], Callable[[Any], None]] = {
-            Plan: self._plan,  # these six in the order of a batch's life
+            Plan: self._plan,
             PersistStart: self._persist_start,
             Process: self._process,
             Publish: self._publish,
@@ -179,7 +179,7 @@ class Pipeline(Shell):
             ScheduleRetry: self._schedule_retry,
             Cancel: self._cancel,
             Finish: self._finish,
-            Halt: self._give_up,
+            Halt: self._halt,
         }
 
     # --- the loop ----------------------------------------------------------------------------
@@ -239,11 +239,11 @@ class Pipeline(Shell):
         self._facts.post(fact)
 
     def after(self, seconds: float, fact: Fact) -> None:
-        """Hand a fact to the protocol's thread later."""
+        """Hand a fact to the protocol's thread later. From that thread only."""
         self._facts.after(seconds, fact)
 
     def failed(self, attempt: TransactionAttempt, why: str, cause: FailureCause) -> None:
-        """Fail an attempt, which is then replayed."""
+        """Fail an attempt, which is then replayed. From the protocol's thread only."""
         self._failures.failed(attempt, why, cause)
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
@@ -251,13 +251,13 @@ class Pipeline(Shell):
         self._failures.raised(attempt, error)
 
     def end(self, error: BaseException) -> None:
-        """End the run with `error`, at once; with the first one, if there are several."""
+        """End the run with `error` at once; the first one wins. From the protocol's thread only."""
         if self._error is None:
             self._error = error
             self._take(*coordinator.step(self._state, Halted(cause_line(error))))
 
     def halt(self, error: BaseException) -> None:
-        """End the run with `error`. Safe from any thread."""
+        """Post `end(error)`: its turn comes among the facts. Safe from any thread."""
         self.post(lambda: self.end(error))
 
     def assert_leading(self, seconds: float | None = None) -> None:
@@ -301,7 +301,7 @@ class Pipeline(Shell):
 
     def _ask(self, order: Plan, *, window_full: bool) -> None:
         """Ask the spouts, on the planner's thread."""
-        answer = self._requested_replay(order)
+        answer = self._answer_from_quarantine(order)
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
@@ -312,12 +312,12 @@ class Pipeline(Shell):
         reached("after-plan", order.attempt)
         self.post(answer)
 
-    def _requested_replay(self, question: Plan) -> PlanMade | None:
-        """Answer a plan for a new txid with a quarantined one that is dropped or to be replayed.
+    def _answer_from_quarantine(self, question: Plan) -> PlanMade | None:
+        """Let a new txid replay or drop a quarantined one, if that was requested; None: ask spouts.
 
-        A dropped one is replayed without reading anything, so that it has its place in the order
-        and in the history. A replay that cannot be read is refused here: once it is durable, every
-        later txid waits for it.
+        A drop is a replay that reads nothing, so it has its place in the order and in the history.
+        A replay that cannot be read is refused here: once its START were durable, every later txid
+        would wait for it.
 
         Raises:
             SourceUnavailableError: ZooKeeper or the source is away. Nothing is lost by waiting: the
@@ -335,6 +335,7 @@ class Pipeline(Shell):
                 except Exception as error:
                     if is_away(error):
                         raise
+                    # Without the spout's advice, which is for a batch that holds up the run.
                     cause = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip(". ")
                     why = (
                         f"{cause}. The request is withdrawn: ask again (`txn quarantine replay "
@@ -429,11 +430,11 @@ class Pipeline(Shell):
         else:
             wait = max(0.0, self._last_start + interval - self._monotonic())
         # The number voids earlier timers, which cannot be cancelled.
-        self._scheduled = number = self._scheduled + 1
+        self._timer_number = number = self._timer_number + 1
         self.after(wait, lambda: self._plan_due(number))
 
     def _plan_due(self, number: int) -> None:
-        if number != self._scheduled:
+        if number != self._timer_number:
             return
         if self._stations.are_caught_up and not self._phases.are_idle:
             # A batch of the few new records would only slow down those at work, and the next record
@@ -458,15 +459,16 @@ class Pipeline(Shell):
     def _finish(self, _: Finish) -> None:
         state = self._state
         self._settle()
-        # Wait for it, and for `success` of the spouts: the end drops jobs not yet begun.
+        # Wait until the tables are settled and the spouts have heard of every success: the shutdown
+        # drops jobs that have not begun.
         for pool in (self._threads.commit, self._threads.planner):
             with suppress(FutureTimeoutError):  # the end names the thread that hangs there
                 pool.submit(lambda: None).result(self._threads.left())
         reached_end = state.until is not None and state.committed >= state.until
-        well = "until" if reached_end else "caught_up"
-        self._recorder.ended("stopped" if state.stopping else well)
+        reason = "until" if reached_end else "caught_up"
+        self._recorder.ended("stopped" if state.stopping else reason)
 
-    def _give_up(self, order: Halt) -> None:
+    def _halt(self, order: Halt) -> None:
         refusal = self._failures.refusal(order.attempt)
         self._error = self._error or refusal or given_up(self._name, order.attempt, order.error)
 

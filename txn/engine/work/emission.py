@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.evaluation import Evaluation, consumers
-from txn.dataflow.expectations import by_stream
+from txn.dataflow.expectations import rules_by_stream
 from txn.dataflow.graph import Sink
 from txn.engine.base.attempt import Emission, Staging
 from txn.engine.base.row_counts import PlannedRows
@@ -59,7 +59,7 @@ class Emissions:
         self._lookups = lookups
         self._columns = columns
         self._consumers = consumers(sinks)
-        self._rules = by_stream(sinks)
+        self._rules = rules_by_stream(sinks)
         opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
         self._counts_sources = verify_rows and not opaque
         self._alive: dict[TransactionAttempt, Emission] = {}

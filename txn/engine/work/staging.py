@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
-from txn.dataflow.expectations import SetAside, unasked_tables
+from txn.dataflow.expectations import SetAside, tables_without
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.base.attempt import Emission, Staging
 from txn.engine.base.row_counts import COUNT_COLUMN, Conservation
@@ -121,7 +121,7 @@ class Stager:
             counts.check(one, sink.name)
         rest = iter(staged)
         aside = sink.parent.rules if isinstance(sink.parent, SetAside) else ()
-        unasked = unasked_tables(aside, self._tables.all)
+        unasked = tables_without(aside, self._tables.all)
         forms = {(rule.label(), rule.name): rule.form for rule in aside}
         return [
             Staging(

@@ -74,8 +74,8 @@ def _violation_error(emission: Emission, rule: Expectation, rows: int) -> RuleVi
     return RuleViolatedError(
         f"{rows} row{'s' if rows > 1 else ''} of stream '{rule.label()}' in attempt "
         f"{evaluation.attempt} break{'' if rows > 1 else 's'} the rule '{rule.name}' "
-        f"({rule.told}){f'; the batch read {read}' if read else ''}. Nothing of the batch was "
-        "committed. Correct the program or the rule and run again: the batch is replayed, a "
-        "quarantined one by `txn quarantine replay`. To see the rows and go on without them, give "
-        "the rule on_violation='set_aside'."
+        f"({rule.condition_text}){f'; the batch read {read}' if read else ''}. Nothing of the "
+        "batch was committed. Correct the program or the rule and run again: the batch is "
+        "replayed, a quarantined one by `txn quarantine replay`. To see the rows and go on without "
+        "them, give the rule on_violation='set_aside'."
     )

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from txn.dataflow.expectations import Expectation, SetAside, unasked_tables
+from txn.dataflow.expectations import Expectation, SetAside, tables_without
 from txn.errors import UserError
 from txn.interfaces import UNREAD, Inlet
 from txn.interfaces.publication import Member
@@ -352,7 +352,7 @@ class _Replayable:
             UserError: a table may have the rows, or the program no longer has the rule.
         """
         rules = self._rules()
-        today = unasked_tables(rules, self.topology.sinks).get(self.stream, {})
+        today = tables_without(rules, self.topology.sinks).get(self.stream, {})
         takers = {
             sink.name
             for sink in self.topology.sinks

@@ -26,8 +26,9 @@ from txn.errors import SetupError, UserError
 __all__ = ["Access", "credentials_in", "find_access", "lend", "take_back", "used_credentials"]
 
 _lent: dict[str, str] = {}
+"""Servers -> the credential that `lend` gave for them."""
 _used: set[str] = set()
-"""The result of `used_credentials`."""
+"""Every secret that this process has used, so that messages can leave it out."""
 _lock = threading.Lock()
 
 
@@ -37,8 +38,8 @@ class Access:
 
     acl: tuple[tuple[int, str, str], ...]
     """(permissions, scheme, id) of every node that is created."""
-    was_said: bool = True
-    """False: the nodes are open to everybody, although no setting requests that."""
+    acl_chosen: bool = True
+    """False: nobody chose the ACL, and the nodes are open to everybody; the connection warns."""
     auth: tuple[tuple[str, str], ...] = ()
     """(scheme, credential)."""
     sasl: tuple[str, str] | None = None
@@ -67,7 +68,7 @@ def lend(servers: str, credential: str) -> None:
 
 
 def take_back(servers: str) -> None:
-    """End `lend`."""
+    """Stop lending: later connections to `servers` do not get the credential."""
     with _lock:
         _lent.pop(servers, None)
 
@@ -83,16 +84,16 @@ def credentials_in(config: TopologyConfig) -> frozenset[str]:
 
 
 def used_credentials() -> frozenset[str]:
-    """As `credentials_in`, for every connection of this process so far, from any source.
+    """Return every secret that a connection of this process has used so far.
 
-    A credential may have been replaced in its file since, and still be part of an error.
+    To remove them from messages: an old error may hold a credential that was replaced since.
     """
     with _lock:
         return frozenset(_used)
 
 
 def _secrets_of(credential: str) -> set[str]:
-    """Return a credential "user:password" and its password."""
+    """Return what must not be shown of "user:password": all of it, and the password."""
     return {credential, credential.partition(":")[2]}
 
 
@@ -123,11 +124,9 @@ def find_access(
         # An embedded server's nodes are never open to everybody, whatever the setting.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
     has_identity = bool(auth or lent or tls.get("certfile"))
-    acl, was_said = (
-        _acl(config, has_identity=has_identity),
-        has_identity or config.zookeeper_acl is not None,
-    )
-    return Access(acl, was_said, tuple(others), sasl, tls)
+    acl = _acl(config, has_identity=has_identity)
+    acl_chosen = has_identity or config.zookeeper_acl is not None
+    return Access(acl, acl_chosen, tuple(others), sasl, tls)
 
 
 def _sasl(credentials: list[str]) -> tuple[str, str] | None:
@@ -153,7 +152,7 @@ def _sasl(credentials: list[str]) -> tuple[str, str] | None:
 
 
 def _acl(config: TopologyConfig, *, has_identity: bool) -> tuple[tuple[int, str, str], ...]:
-    everything, reading = 31, 1
+    everything, reading = 31, 1  # ZooKeeper's permission bits
     acl = config.zookeeper_acl or ("creator" if has_identity else "open")
     if acl == "creator" and not has_identity:
         raise UserError(
@@ -174,7 +173,7 @@ def _acl(config: TopologyConfig, *, has_identity: bool) -> tuple[tuple[int, str,
 
 
 def _tls(config: TopologyConfig) -> dict[str, Any]:
-    """Return arguments for kazoo. Opens every file once, because kazoo would try for ever."""
+    """Return kazoo's arguments. Checks the files first: kazoo would retry a bad one for ever."""
     if not config.zookeeper_tls:
         return {}
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):

@@ -299,7 +299,7 @@ class Connection:
             ProgressUnavailableError: no answer before `deadline`; the outcome is unknown.
             SetupError: these credentials do not allow it.
         """
-        if not (self._access.was_said or self._warned) and any(
+        if not (self._access.acl_chosen or self._warned) and any(
             isinstance(o, Create) for o in operations
         ):
             self._warn_ownerless()
