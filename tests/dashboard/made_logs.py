@@ -138,4 +138,4 @@ def made_table(
 def counts(index: LogIndex) -> dict[str, int]:
     """How many txids, versions and failures there are in an index."""
     tables = ("txids", "versions", "failures")
-    return {table: index._asked(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
+    return {table: index._database.ask(f"SELECT count(*) FROM {table}")[0][0] for table in tables}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from txn.dashboard.watching.index import Filter, IndexedTxid, Part
+from txn.dashboard.watching.entries import Filter, IndexedTxid, Part
 from txn.dashboard.watching.run_files import FlightNote, RunNote
 from txn.dashboard.watching.tables import difference, first_rows
 from txn.dashboard.watching.topologies import Watch, Watched

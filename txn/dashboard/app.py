@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from txn.dashboard import api
 from txn.dashboard.guard import Guard
 from txn.dashboard.scrub import Scrubber, secrets_in
-from txn.dashboard.watching.index import Filter, Only
+from txn.dashboard.watching.entries import Filter, Only
 from txn.dashboard.watching.topologies import Watch, Watched
 from txn.delta.delta_rs import DeltaError
 from txn.doctor.checkup import look

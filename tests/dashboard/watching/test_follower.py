@@ -12,8 +12,9 @@ import pytest
 
 from tests.dashboard.made_logs import BEGAN_MS, append_version, counts, made_table, publication
 from txn.dashboard.watching import follower as module
+from txn.dashboard.watching.entries import Filter
 from txn.dashboard.watching.follower import LogFollower
-from txn.dashboard.watching.index import Filter, LogIndex
+from txn.dashboard.watching.index import LogIndex
 from txn.delta.commits import Commit
 from txn.storage.storage import Storage
 

@@ -14,7 +14,9 @@ import pytest
 
 from tests.dashboard.made_logs import BEGAN_MS, counts, publication
 from txn.dashboard.watching import index as module
-from txn.dashboard.watching.index import Filter, LogIndex, Only, Unreadable
+from txn.dashboard.watching import index_search as search
+from txn.dashboard.watching.entries import Filter, Only, Unreadable
+from txn.dashboard.watching.index import LogIndex
 from txn.delta.commits import Commit
 from txn.interfaces import Publication
 
@@ -165,8 +167,8 @@ def test_conditions_pick_txids(index: LogIndex) -> None:
 def test_a_long_search_stops_and_goes_on(index: LogIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that takes too long ends its page early, and says where the next one begins."""
     index.add_newer(0, [commit(v, publication(v)) for v in range(1, 31)])
-    monkeypatch.setattr(module, "_SEARCH_SECS", 0.0)
-    monkeypatch.setattr(module, "_STEP", 10)
+    monkeypatch.setattr(search, "_SEARCH_SECS", 0.0)
+    monkeypatch.setattr(search, "_STEP", 10)
     found: list[int] = []
     before, pages = None, 0
     while pages == 0 or before is not None:
@@ -181,8 +183,8 @@ def test_a_search_over_large_metadata_is_bounded(
 ) -> None:
     """A page of it ends when its time is over, and slow steps become shorter."""
     ticks = itertools.count()
-    clock = SimpleNamespace(monotonic=lambda: next(ticks) * module._SEARCH_SECS / 2)
-    monkeypatch.setattr(module, "time", clock)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * search._SEARCH_SECS / 2)
+    monkeypatch.setattr(search, "time", clock)
     for first in range(1, 300, 100):
         said = [
             publication(v, read={"s": {"files": [{"path": f"{v}.csv"}]}})
@@ -196,7 +198,7 @@ def test_a_search_over_large_metadata_is_bounded(
         looked_at.append(before - (page.before or 1))
         found += [one.txid for one in page.txids]
         before = page.before
-    a_page = module._STEP + module._STEP // 2
+    a_page = search._STEP + search._STEP // 2
     assert looked_at == [a_page] * 3 + [300 - 3 * a_page]
     assert found == [txid for txid in range(300, 0, -1) if txid % 10 == 7]
 
@@ -206,7 +208,7 @@ def test_no_question_reads_all_of_a_long_history(index: LogIndex) -> None:
     for table in range(3):
         index.add_newer(table, [commit(v, publication(v)) for v in range(1, 301)])
     asked: list[str] = []
-    with index._reading() as reading:  # the questions that follow take the same
+    with index._database.reading() as reading:  # the questions that follow take the same
         reading.set_trace_callback(asked.append)
     assert index.rows_by_table(10) == {0: 100, 1: 100, 2: 100}
     assert (index.span(), index.span(1)) == ((1, 300), (1, 300))
@@ -292,7 +294,7 @@ def test_threads_that_come_and_go_leave_nothing(index: LogIndex) -> None:
     index.add_newer(0, [commit(v, publication(v)) for v in range(1, 4)])
 
     def ask(together: threading.Barrier) -> None:
-        with index._reading():
+        with index._database.reading():
             together.wait(20)
             assert index.span() == (1, 3)
 
@@ -319,7 +321,7 @@ def open_files(index: LogIndex) -> list[str]:
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             found.append(str(each.readlink()))
-    return [name for name in found if name.startswith(str(index._path))]
+    return [name for name in found if name.startswith(str(index._database._path))]
 
 
 def test_an_empty_index_has_answers(index: LogIndex) -> None:

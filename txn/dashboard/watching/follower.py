@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from txn.dashboard.watching.index import LogIndex, Unreadable, fits
+from txn.dashboard.watching.entries import Unreadable, fits
+from txn.dashboard.watching.index import LogIndex
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
 from txn.storage.storage import Storage
