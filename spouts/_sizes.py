@@ -50,7 +50,7 @@ class BatchSize:
         return self._least + round(self._share * (self._most - self._least))
 
     def set_target(self, share: float) -> None:
-        """Move between the caps; see `Spout.set_batch_target`."""
+        """Move between the caps; see `SizesBatches.set_batch_target`."""
         self._share = share
 
 

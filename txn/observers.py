@@ -153,7 +153,7 @@ class RunBegan(RunEvent):
     """In the order in which they publish."""
     standby: bool
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """stream -> the places that it reads (`Spout.locations`); streams without known places are
+    """stream -> the places that it reads (`NamesLocations`); streams without known places are
     absent."""
 
 

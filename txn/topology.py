@@ -33,6 +33,7 @@ from txn.dataflow.graph import (
 )
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.interfaces.committer_capabilities import ChecksChanges, reporting_changes
 from txn.interfaces.spout import undeclared
 from txn.storage.locations import identity
 
@@ -647,7 +648,10 @@ class TxnState:
         Raises:
             TopologyError: the table has no new values, or a column `prev_<value>` already.
         """
-        self.sink.committer.require_changes()
+        committer = self.sink.committer
+        if isinstance(committer, ChecksChanges):
+            committer.require_changes()
+        reporting_changes(committer)
         return Stream(self.topology, NewValues(self.sink))
 
 

@@ -18,6 +18,7 @@ from committers.state_table import StateTable
 from tests.committers.conftest import publication
 from txn.attempts import TransactionAttempt
 from txn.errors import TableRefusedError, TopologyError
+from txn.interfaces.committer_capabilities import MaintainsTable
 from txn.spark.own_session import computing_session
 
 SCHEMA = "k string, v bigint"
@@ -61,6 +62,8 @@ class Stock:
 
     def compact(self, committed: int) -> bool:
         """Both halves of a compaction; whether there was anything to do."""
+        if not isinstance(self.committer, MaintainsTable):
+            return False
         publish = self.committer.maintain(committed)
         if publish is not None:
             publish()

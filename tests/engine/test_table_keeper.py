@@ -12,6 +12,7 @@ import pytest
 from committers import kept_files
 from txn.engine.work.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
+from txn.interfaces.committer_capabilities import IdentifiesTable
 from txn.storage.storage import Storage
 from txn.testing.recording_committer import RecordingCommitter
 
@@ -156,4 +157,4 @@ def test_an_attribute_of_a_users_committer_stays_the_users(tmp_path: Path) -> No
 
     made = Warehouse()
     assert made.table_id == "project.dataset.sales"
-    assert made.physical_id() is None
+    assert not isinstance(made, IdentifiesTable)

@@ -30,6 +30,7 @@ from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Committer, CommitterContext, Member, Publication, Staged
+from txn.interfaces.committer_capabilities import MaintainsTable
 
 KEYS = 7
 BUCKETS = 3
@@ -118,11 +119,16 @@ def on_spark(
         turn(committer, step, staged)
         if step.optimized:
             DeltaTable(str(path)).optimize.compact()
-        if not step.dies and (publish := committer.maintain(step.batches[-1][0])):
-            publish()
+        if not step.dies:
+            compact(committer, step.batches[-1][0])
         rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
         found.append(sorted(map(COLUMNS[kind, semantics], rows), key=repr))
     return found
+
+
+def compact(committer: Committer, committed: int) -> None:
+    if isinstance(committer, MaintainsTable) and (publish := committer.maintain(committed)):
+        publish()
 
 
 def real_committer(path: Path, kind: str, semantics: str) -> Committer:
@@ -201,8 +207,8 @@ def live(world: World, kind: str, semantics: str, steps: list[Step], found: list
         table = world.tables["t"]
         if step.optimized and table.active:
             run.optimize(table)
-        if not step.dies and (publish := committer.maintain(step.batches[-1][0])):
-            publish()
+        if not step.dies:
+            compact(committer, step.batches[-1][0])
         rows = [row for path in table.active for row in table.blobs[path].rows]
         found.append(sorted((as_real(kind, row) for row in rows), key=repr))
 

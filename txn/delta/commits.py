@@ -108,7 +108,7 @@ class Commit:
     publication: Publication | None = None
     fence: Mapping[str, Any] | None = None
     settled: Mapping[str, Any] | None = None
-    """The mark of `Committer.settle`: like a fence, with the newest final txid."""
+    """The mark of `SettlesTxids.settle`: like a fence, with the newest final txid."""
     compaction: Mapping[str, Any] | None = None
     """The record of a compaction: like a fence, with the txids of its rows."""
     last: tuple[int, Publication] | None = None

@@ -25,7 +25,8 @@ from txn.engine.work.table_keeper import TableKeeper
 from txn.engine.work.tables import Tables
 from txn.engine.work.violations import count_violations
 from txn.errors import TopologyError, TxnError
-from txn.interfaces import StoredRows
+from txn.interfaces import Committer, StoredRows
+from txn.interfaces.committer_capabilities import ShowsPartials, reporting_changes
 from txn.protocol.events import Metadata, Plan
 from txn.spark.names import quoted
 from txn.spark.own_session import moved, own_session
@@ -163,7 +164,7 @@ class _Rehearsal:
         partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
             return partials
-        return Rows(sink.committer.shown(partials.frame))
+        return Rows(_shown(sink.committer, partials.frame))
 
     def _table_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         if isinstance(node, StateQuery):
@@ -177,12 +178,12 @@ class _Rehearsal:
         partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
             return partials
-        seen = sink.committer.shown(partials.frame)
+        seen = _shown(sink.committer, partials.frame)
         columns = [
             (sf.col(quoted(field.name)) if field.name in seen.columns else sf.lit(None))
             .cast(field.dataType)
             .alias(field.name)
-            for field in sink.committer.changes_schema(partials.frame.schema)
+            for field in reporting_changes(sink.committer).changes_schema(partials.frame.schema)
         ]
         return StoredRows(seen.select(*columns))
 
@@ -196,3 +197,7 @@ class _Rehearsal:
         """Let go of the batch, and close the spouts."""
         self._emissions.release_all()
         self._spouts.close()
+
+
+def _shown(committer: Committer, partials: DataFrame) -> DataFrame:
+    return committer.shown(partials) if isinstance(committer, ShowsPartials) else partials

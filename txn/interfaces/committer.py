@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
-from txn.errors import TopologyError
 from txn.interfaces.aggregate import Aggregate
 from txn.interfaces.publication import (
     CommitterContext,
@@ -62,6 +61,7 @@ class Committer(ABC):
     that they lack. Order of calls in one run: `open`, `fence`, then per attempt `stage` (any
     thread, several at once), and per txid, strictly in order and never concurrently for one
     committer, `prepare` and `publish`. `discard` may come at any time for an attempt that died.
+    What else a table can do is in `txn.interfaces.committer_capabilities`.
     """
 
     name: str
@@ -81,13 +81,6 @@ class Committer(ABC):
     """True if `name` is a folder in which executors write files that this process reads. Executors
     on other machines must share that folder."""
 
-    def physical_id(self) -> str | None:
-        """An id of the table itself, the same for any path; None if it is missing or unknown.
-
-        A run refuses two committers with the same id: they would be two names of one table.
-        """
-        return None
-
     @property
     def groups(self) -> bool:
         """True if one version may hold several txids (group commit); False: one version each."""
@@ -106,18 +99,6 @@ class Committer(ABC):
             count_as: name of an extra bigint column with the number of rows of the batch that each
                 partial stands for (`verify="rows"`); the pipeline drops it before `stage`.
         """
-
-    def complete(self, batch: DataFrame) -> DataFrame | None:
-        """`batch`, completed as far as `partials` needs, if some columns of its stream are unknown.
-
-        `batch` has every row; in the missing columns every value is NULL.
-
-        Returns:
-            A DataFrame that `partials` takes: `batch` itself if the table needs no further
-            columns, or `batch` with NULLs in the columns that the existing table has besides.
-            None: the missing columns cannot be determined, and the batch waits for them.
-        """
-        return None
 
     @abstractmethod
     def open(
@@ -149,14 +130,6 @@ class Committer(ABC):
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Run the job that writes `partials` (of `self.partials`) where no reader sees it."""
 
-    def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
-        """`stage` for several attempts, in one job if that is cheaper: one result for each.
-
-        Raises:
-            Exception: nothing of the group counts as staged; each attempt is then staged alone.
-        """
-        return [self.stage(partials, attempt) for partials, attempt in group]
-
     @abstractmethod
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
         """Compute the next version's files, applying the guard of `semantics`. May run Spark.
@@ -186,104 +159,6 @@ class Committer(ABC):
     @abstractmethod
     def discard(self, attempt: TransactionAttempt) -> None:
         """Delete the staged files of a dead attempt. Best effort; never touches published files."""
-
-    def shown(self, partials: DataFrame) -> DataFrame:
-        """The rows that readers would see if the table held these partials and nothing else."""
-        return partials
-
-    def changes_schema(self, partials: StructType) -> StructType:
-        """Columns of `changes`, given those of the partials; TopologyError if it has no changes."""
-        raise TopologyError(
-            f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
-        )
-
-    def values_schema(self, partials: StructType) -> StructType:
-        """Columns that readers of a state see, given those of the partials; else TopologyError.
-
-        A state query finds its columns here; they may include more than keys and values.
-        """
-        return self.changes_schema(partials)
-
-    def require_changes(self) -> None:
-        """Refuse new values that this table cannot supply, when the topology is built.
-
-        Raises:
-            TopologyError: it has no `changes`, or two of their columns would have the same name.
-        """
-        if type(self).changes is Committer.changes:
-            raise TopologyError(
-                f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
-            )
-
-    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """The changes of this txid (Trident: `newValuesStream`); between `prepare` and `publish`.
-
-        One row per key that the batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL:
-        the key is new). An identical replay that the table skips gives the same rows.
-        """
-        raise TopologyError(
-            f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
-        )
-
-    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None:
-        """Keys and values as of `txid`, the newest committed one, for a query; on any thread.
-
-        They exclude later txids, even if the table holds some already. They are read from the
-        newest files that have them, because VACUUM deletes others. If a later txid is committed
-        meanwhile, the method is called again.
-
-        Args:
-            exact: as of `txid` itself; False: an older committed txid will do.
-
-        Returns:
-            None if this committer cannot answer; then `State.snapshot` is used.
-        """
-        return None
-
-    def committed(self, attempt: TransactionAttempt) -> None:
-        """Delete the scratch files of a txid that is durable everywhere. Best effort."""
-
-    def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Do background work on the table, such as compaction; no commit turn waits for it.
-
-        Called again and again on its own thread, never twice at once for one committer; may run
-        Spark jobs. Files staged here must be harmless if they are never published, because the
-        process may die at any point.
-
-        Args:
-            committed: the newest txid that is durable everywhere; do not touch later rows.
-
-        Returns:
-            A function that makes the work visible. It is called between two commit turns, on their
-            thread, so it must only append to the log. None if no work is due.
-        """
-        return None
-
-    def keep(self, name: str, content: bytes) -> bool:
-        """Store a spout's bytes beside the table for good; return False if it cannot, or not yet.
-
-        Does nothing if they are stored already. They are durable when this returns. They are not
-        part of the table, and none of its clean-ups deletes them.
-
-        Raises:
-            OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
-        """
-        return False
-
-    def kept(self, name: str) -> bytes | None:
-        """The bytes that `keep` stored under a name, or None.
-
-        Raises:
-            OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
-        """
-        return None
-
-    def settle(self, txid: int) -> None:
-        """Mark `txid` in the table as final; nothing follows it for now.
-
-        Called when the run is idle or ends, so that readers of the table's log see that this txid
-        will not be replayed. A crash may skip this call.
-        """
 
     def close(self) -> None:
         """Release resources at the end of the run."""

@@ -47,7 +47,7 @@ FENCE_KEY = "txn_fence"
 """Key of a fence in `commitInfo`: {"topology", "epoch", "last": {"version", "publication"},
 "settled": the newest txid that was marked as final, 0 if none}."""
 SETTLED_KEY = "txn_settled"
-"""Key of `Committer.settle` in `commitInfo`: {"topology", "epoch", "txid", "last": as a fence's}:
+"""Key of `SettlesTxids` in `commitInfo`: {"topology", "epoch", "txid", "last": as a fence's}:
 every txid up to `txid` is committed and final."""
 
 COMPACTION_KEY = "txn_compaction"

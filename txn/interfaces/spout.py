@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
-from txn.interfaces.inlet import Inlet
 from txn.interfaces.publication import PartitionPositions
 
 if TYPE_CHECKING:
@@ -139,6 +138,7 @@ class Lag:
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
 
+    What else a source can do, such as report its lag, is in `txn.interfaces.spout_capabilities`.
     Which process: every method runs in the driver; `emit_batch` returns a lazy DataFrame, so the
     reading itself happens on Spark's executors. Source: `ITridentSpout` (its coordinator's half is
     `initialize_transaction` and `success`, its emitter's half `emit_batch`).
@@ -157,18 +157,8 @@ class Spout(ABC, Generic[M]):
     """True if a first batch that is planned anew misses no record of the one planned before: the
     source keeps all its records, and always begins with the same ones."""
 
-    def inlet(self) -> Inlet | None:
-        """The entry for corrected records; None: the source takes no file of them."""
-        return None
-
-    def keep_with(self, keeper: Keeper) -> None:
-        """Receive the keeper, for bytes that positions should not carry. May be ignored.
-
-        Called once per run, before `open`.
-        """
-
     def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
-        """Prepare for the run. Called once per run by the driver, after `keep_with`.
+        """Prepare for the run. Called once per run by the driver.
 
         Args:
             previous: metadata of the newest committed or started txid in which this spout had
@@ -179,17 +169,6 @@ class Spout(ABC, Generic[M]):
             anything runs. None if it is not known yet: then columns are checked with the first
             batch's DataFrame, before any job, and until then a batch of another stream that is
             joined with this one may have to wait. Known columns are stored for later runs.
-        """
-        return None
-
-    def find_schema(self, spark: SparkSession) -> StructType | None:
-        """The schema of the DataFrames of `emit_batch`, if it has become known since `open`.
-
-        Called while nothing was emitted yet and another stream's batch waits for these columns; on
-        any thread, again and again. Returns None if it is still unknown.
-
-        Raises:
-            SourceUnavailableError: the source is away for now.
         """
         return None
 
@@ -231,23 +210,6 @@ class Spout(ABC, Generic[M]):
             SourceChangedError: a transactional source no longer holds the planned records.
         """
 
-    def readable(self, attempt: TransactionAttempt, metadata: M) -> M:
-        """The part of a quarantined txid that can still be read, before `attempt` replays it.
-
-        Who and how often: the coordinator, on the thread of `initialize_transaction`, before the
-        replay is durable. Check without reading a record. An error refuses the replay: the txid
-        stays quarantined, with the error. Without this method, a replay that cannot be read fails
-        its attempts first.
-
-        Returns:
-            `metadata`; for a spout that is not transactional, the part of it that is left.
-
-        Raises:
-            SourceChangedError: its records are gone.
-            SourceUnavailableError: the source is away for now; asked again later.
-        """
-        return metadata
-
     def planned_parts(self, metadata: M) -> Sequence[str]:
         """Names of the source partitions or files of a batch: one acker edge each."""
         return ["batch"]
@@ -255,110 +217,6 @@ class Spout(ABC, Generic[M]):
     def parts_read(self, batch: DataFrame, metadata: M) -> Sequence[str]:
         """Names of the parts that `batch` really reads; compared with `planned_parts`."""
         return self.planned_parts(metadata)
-
-    def check_read(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """Check, after jobs have read the records of `metadata`, that they were the planned ones.
-
-        For a source that may change between `emit_batch` and the reading, which is lazy. Who and
-        how often: once per attempt on the thread that has staged its rows, or on several threads
-        for attempts that were staged together; again in the commit turn, if tables are staged
-        there that read the stream. Nothing of the attempt is published yet, and later changes of
-        the source no longer matter.
-
-        Raises:
-            FailedException: something else may have been read; the batch is replayed.
-        """
-
-    def read_failed(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """Find out whether the source made a Spark job fail that reads `metadata`.
-
-        Who and how often: the processing phase, once for an attempt that failed in Spark while
-        nothing was away or lost. Nothing of the attempt is published.
-
-        Raises:
-            FailedException: the next attempt reads it in another way.
-            BatchError: the part that cannot be read, and the way out; replaces Spark's error.
-        """
-
-    def planned_rows(self, metadata: M) -> int | None:
-        """The number of rows in the batch of `metadata`; None: not known. Reports show it.
-
-        `verify="rows"` compares it with the rows that Spark reads, so it is exact or None. Called
-        on several threads while batches wait for it, so answer from `metadata` alone. An error is
-        logged once and means None; so does an answer for a report that takes more than a second.
-        """
-        return None
-
-    def planned_bytes(self, metadata: M) -> int | None:
-        """The number of bytes that the batch of `metadata` has in the source; None: not known.
-
-        Reports show it. As for `planned_rows`, answer from `metadata` alone.
-        """
-        return None
-
-    def lag(self, newest: M | None) -> Lag | None:
-        """The amount that the source had beyond `newest` when that was planned.
-
-        Who and how often: a thread for it, after each answer of `initialize_transaction` for a new
-        txid. Planning waits for it, but no longer than a second, so answer from the facts that this
-        call has collected. The live view shows it; and while all sources lag by zeros, the next
-        txid is planned when no batch is being processed, with all records that have come by then.
-        An error is logged once. A late answer is logged once, and the spout is asked again a minute
-        later at the earliest.
-
-        Args:
-            newest: the newest metadata of any txid, or None.
-
-        Returns:
-            None if it is not known. A source with nothing to read lags by zeros.
-        """
-        return None
-
-    def planned_lag(self, metadata: M) -> Lag:
-        """The amount that the batch of `metadata` took from `lag`, in the units of `lag`.
-
-        Users see as lag the sum of `lag` and this amount of each txid that is not committed. As for
-        `planned_rows`, answer from `metadata` alone.
-        """
-        return Lag(self.planned_rows(metadata), self.planned_bytes(metadata))
-
-    def locations(self) -> Sequence[str]:
-        """The places that it reads, as URIs or local paths without a secret; for lineage.
-
-        A topic is `kafka://HOST:PORT/TOPIC`. Empty if it has none to name. Called once per run, at
-        its begin; the run waits a second at most. An error is logged.
-        """
-        return ()
-
-    def notices(self) -> Sequence[str]:
-        """Messages for the user about the source now, such as that it has nothing to read.
-
-        One line each, naming the source and the way out; empty if no message is due. `txn status`
-        shows the newest ones. Who, how often and how long: as for `lag`. Each change of them is one
-        write to ZooKeeper, so leave out details that change each time.
-        """
-        return ()
-
-    def set_batch_target(self, share: float) -> None:
-        """Set the size of the next new batches, within the user's caps. May be ignored.
-
-        Called by the planner's thread before `initialize_transaction` of a new txid.
-
-        Args:
-            share: 0.0 (as small as allowed: caught up, latency counts) to 1.0 (the cap: behind,
-                throughput counts).
-        """
-
-    def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
-        """Take note that the commit turn of this attempt begins; nothing of it is published yet.
-
-        Who and how often: the commit turn, strictly in txid order, once per turn of the attempt,
-        alone or in a group. An attempt whose group failed gets another turn.
-        Source: `ICommitterTridentSpout.Emitter.commit`.
-
-        Raises:
-            FailedException: the attempt must not be committed; the batch is replayed.
-        """
 
     def success(self, txid: int) -> None:
         """Note that the txid is durable everywhere. Never early; a crash may skip this call."""

@@ -4,6 +4,7 @@
 |---|---|
 | `SpoutContract`, `judge` | does a spout keep the promise of its kind? |
 | `CommitterContract` | does a committer keep the promise of its semantics? |
+| `capabilities` | what else does the engine find in a spout or committer? |
 | `MemoryProgress`, `run_in_memory` | a topology without ZooKeeper |
 | `RecordingCommitter` | a table without Delta that records its calls |
 | `ManualClock` | time that passes only when the test moves it |
@@ -15,6 +16,7 @@ pyspark nor pytest; `txn.testing.fixtures` needs pytest.
 
 from __future__ import annotations
 
+from txn.testing.capability_check import capabilities
 from txn.testing.clock import ManualClock
 from txn.testing.committer_bench import CommitterBench
 from txn.testing.committer_contract import CommitterContract
@@ -34,6 +36,7 @@ __all__ = [
     "SpoutBench",
     "SpoutContract",
     "Verdict",
+    "capabilities",
     "judge",
     "run_in_memory",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, FencedError, StagedFileError, TxnError
@@ -26,40 +26,56 @@ from txn.interfaces import (
     Semantics,
     Staged,
 )
+from txn.interfaces.committer_capabilities import CleansUp, SettlesTxids, StagesTogether
+from txn.testing.capability_check import capabilities
 from txn.testing.spout_bench import ContractError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-__all__ = ["Batches", "CommitterBench", "CommitterTarget", "Leader", "Promise", "Turn"]
+__all__ = ["Batches", "CommitterBench", "CommitterTarget", "Leader", "Promise", "Rows", "Turn"]
 
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
-Batches = Mapping[int, Sequence[Row]]
+Rows = Sequence[Row]
+Batches = Mapping[int, Rows]
 """Txid -> its rows."""
 
 TOPOLOGY = "contract"
 
 
-class CommitterTarget(Protocol):
-    """A committer under test and its reader. Implemented by `CommitterContract`."""
+class CommitterTarget:
+    """The half of `CommitterContract` that a plugin's author writes: the table and its reader."""
 
     def make_committer(self, folder: Path) -> Committer:
-        """Make a fresh object over the same table, as after a crash."""
+        """A new object over the table in `folder`; called again after every crash."""
+        raise ContractError(f"{type(self).__name__} must define make_committer(folder).")
 
-    def batch(self, spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
-        """Make the DataFrame of a batch, as the stream brings it."""
+    def read(self, spark: SparkSession, committer: Committer) -> Rows:
+        """The rows that a reader of the table sees now, as tuples, in any order.
 
-    def read(self, spark: SparkSession, committer: Committer) -> Sequence[Row]:
-        """The rows that a reader of the table sees."""
+        Read as your readers do, not from the object's memory: it may be a new one.
+        """
+        raise ContractError(f"{type(self).__name__} must define read(spark, committer).")
 
-    def expected(self, applied: Sequence[tuple[int, Sequence[Row]]]) -> Sequence[Row]:
-        """The rows that a reader must see of these (txid, rows)."""
+    def expected(self, applied: Sequence[tuple[int, Rows]]) -> Rows:
+        """The rows that `read` must return after these; override it if the table sums rows up.
+
+        A plain computation, independent of the committer. By default the rows themselves.
+        """
+        return [row for _, rows in applied for row in rows]
+
+    def batch(self, spark: SparkSession, rows: Rows) -> DataFrame:
+        """Make the DataFrame of a batch; override it for a table with other columns."""
+        values = ", ".join(f"('{k}', {v}L)" for k, v in rows) or "('', 0L)"
+        frame = spark.sql(f"SELECT * FROM VALUES {values} AS rows(k, v)")  # noqa: S608 - rows of this kit
+        return frame if rows else frame.limit(0)
 
     def leftovers(self, committer: Committer) -> Sequence[str] | None:
-        """Staged files that are in no version of the table; None: not known."""
+        """Names of staged files that are in no version of the table; None: not known."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -271,7 +287,7 @@ class CommitterBench:
         named = ", ".join(map(str, work))
         how = (" with one call" if together else "") + (f" by epoch {by.epoch}" if by else "")
         self._step(f"{named} staged{how}")
-        if together:
+        if together and isinstance(committer, StagesTogether):
             group = [(partials, attempt) for attempt, partials in work.items()]
             one = self._stagers.submit(committer.stage_together, group)
             staged = self._call(f"stage_together() of {named}", one.result)
@@ -323,10 +339,10 @@ class CommitterBench:
         """Make the txids durable everywhere: their scratch files may be deleted."""
         self.committed = turn.staged.attempt.txid
         self._step(f"txid {self.committed} is committed")
+        committer = turn.leader.committer
         for one in turn.staged.members or (turn.staged,):
-            self._run_beside(
-                f"committed({one.attempt})", turn.leader.committer.committed, one.attempt
-            )
+            if isinstance(committer, CleansUp):
+                self._run_beside(f"committed({one.attempt})", committer.committed, one.attempt)
         self.look(HARMLESS)
 
     def commit(self, batches: Batches) -> None:
@@ -344,9 +360,11 @@ class CommitterBench:
 
     def settle(self) -> None:
         """Mark the newest txid as final: nothing follows for now."""
-        self._step(f"txid {self.committed} is settled")
-        settle, txid = self.leader.committer.settle, self.committed
-        self._call(f"settle({txid})", self._turns.submit(settle, txid).result)
+        committer, txid = self.leader.committer, self.committed
+        if not isinstance(committer, SettlesTxids):
+            return
+        self._step(f"txid {txid} is settled")
+        self._call(f"settle({txid})", self._turns.submit(committer.settle, txid).result)
         self.look(HARMLESS)
         self._check_remembered()
 
@@ -466,12 +484,14 @@ class CommitterBench:
     def broken(self, promise: Promise, what: str) -> ContractError:
         """The error for a broken promise."""
         name = type(self.leader.committer).__name__
+        has = ", ".join(capabilities(self.leader.committer)) or "none"
         story = "\n  ".join(self.story)
         return ContractError(
             f"{name} ({self.semantics.value}) breaks a promise: {promise.says}.\n"
             f"At this step: {self.story[-1] if self.story else 'the first'}.\n"
             f"  {what}\n"
             f"Look at {promise.look_at}.\n"
+            f"Its capabilities: {has}.\n"
             f"What happened:\n  {story}"
         )
 

@@ -18,18 +18,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txn.interfaces import Committer, Semantics
-from txn.testing.committer_bench import Batches, CommitterBench
+from txn.testing.capability_check import unfit_method
+from txn.testing.committer_bench import Batches, CommitterBench, CommitterTarget, Rows
 from txn.testing.spout_bench import ContractError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["CommitterContract"]
-
-Rows = Sequence[tuple[Any, ...]]
 
 FIRST: Rows = [("a", 1), ("a", 1), ("b", 10)]
 DEAD: Rows = [("a", 5), ("dead", 7)]
@@ -44,7 +43,7 @@ STEPS = ("staged", "prepared", "published")
 """The steps after which the process may die."""
 
 
-class CommitterContract:
+class CommitterContract(CommitterTarget):
     """Inherit under a name that begins with `Test`; implement how to make and read the table.
 
     The batches of the kit have the columns `k string, v bigint`. A committer whose semantics is an
@@ -58,40 +57,8 @@ class CommitterContract:
     seeds: Sequence[int] = (1,)
     """Seeds of random histories of commits, crashes and replays."""
 
-    # --- implemented by the plugin's author --------------------------------------------------
-
-    def make_committer(self, folder: Path) -> Committer:
-        """A new object over the table in `folder`; called again after every crash."""
-        raise ContractError(f"{type(self).__name__} must define make_committer(folder).")
-
-    def read(self, spark: SparkSession, committer: Committer) -> Rows:
-        """The rows that a reader of the table sees now, as tuples, in any order.
-
-        Read as your readers do, not from the object's memory: it may be a new one.
-        """
-        raise ContractError(f"{type(self).__name__} must define read(spark, committer).")
-
-    def expected(self, applied: Sequence[tuple[int, Rows]]) -> Rows:
-        """The rows that `read` must return after these; override it if the table sums rows up.
-
-        A plain computation, independent of the committer. By default the rows themselves.
-        """
-        return [row for _, rows in applied for row in rows]
-
-    def batch(self, spark: SparkSession, rows: Rows) -> DataFrame:
-        """Make the DataFrame of a batch; override it for a table with other columns."""
-        values = ", ".join(f"('{k}', {v}L)" for k, v in rows) or "('', 0L)"
-        frame = spark.sql(f"SELECT * FROM VALUES {values} AS rows(k, v)")  # noqa: S608 - rows of this kit
-        return frame if rows else frame.limit(0)
-
-    def leftovers(self, committer: Committer) -> Sequence[str] | None:
-        """Names of staged files that are in no version of the table; None: not known."""
-        return None
-
-    # --- the tests ---------------------------------------------------------------------------
-
     def test_it_says_what_it_is(self, tmp_path: Path) -> None:
-        """It is a `Committer` with a name and one of the three semantics."""
+        """It is a `Committer` with a name and a semantics; its capabilities take what they get."""
         committer = self.make_committer(tmp_path)
         kind = type(committer).__name__
         if not isinstance(committer, Committer):
@@ -100,6 +67,8 @@ class CommitterContract:
             raise ContractError(f"{kind}.name must say where the table lies, as text.")
         if not isinstance(getattr(committer, "semantics", None), Semantics):
             raise ContractError(f"{kind}.semantics must be a Semantics: what does a replay do?")
+        if (unfit := unfit_method(committer)) is not None:
+            raise ContractError(f"{unfit}.")
 
     def test_a_txid_shows_when_it_is_published(self, spark: SparkSession, tmp_path: Path) -> None:
         """Rows show at once and for good, never before; a txid without rows counts like others."""

@@ -15,13 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.interfaces.spout_capabilities import (
+    ChecksCommits,
+    CountsBytes,
+    CountsRows,
+    ReportsLag,
+    ReportsPlannedLag,
+    SizesBatches,
+)
+from txn.testing.capability_check import capabilities
 from txn.zookeeper.znodes import NODE_LIMIT
 
 if TYPE_CHECKING:
@@ -41,29 +50,41 @@ class ContractError(AssertionError):
     """A spout or a committer broke its contract; the message has the fault and the history."""
 
 
-class SpoutSource(Protocol):
-    """A spout under test and the source that it reads. Implemented by `SpoutContract`."""
+class SpoutSource:
+    """The half of `SpoutContract` that a plugin's author writes: the spout and its source."""
+
+    id_column = "id"
+    """Column with the record's number, or a text that `int` turns into it."""
 
     def make_source(self, folder: Path) -> None:
-        """Make an empty source; called once, before everything else."""
+        """Make an empty source; called once, before all else. Leave it out if a folder is enough.
+
+        Put the content of an `__init__` here: pytest collects no class that has one.
+        """
 
     def make_spout(self, folder: Path) -> Spout[Any]:
-        """Make a fresh object over the same source, as after a crash."""
+        """A new object over the source in `folder`; called again after every crash."""
+        raise ContractError(f"{type(self).__name__} must define make_spout(folder).")
 
     def add_records(self, folder: Path, ids: Sequence[int]) -> None:
-        """Add one record per number."""
+        """Add one record per number to the source, spread over its partitions if it has any.
+
+        They are readable when it returns. Numbers count from 0 and never repeat.
+        """
+        raise ContractError(f"{type(self).__name__} must define add_records(folder, ids).")
 
     def record_id(self, row: Row) -> int:
         """The number of the record that `row` is."""
+        return int(row[self.id_column])
 
     def add_partition(self, folder: Path) -> None:
-        """Add a partition, if the source has partitions."""
+        """Add a partition to the source, for later records. Leave it out without partitions."""
 
     def take_partition_away(self, folder: Path) -> None:
-        """Make a partition unreadable, if the source has partitions."""
+        """Make a partition with records unreadable. Leave it out if that is impossible."""
 
     def bring_partition_back(self, folder: Path) -> None:
-        """Make the partition readable again."""
+        """Undo `take_partition_away`."""
 
 
 @dataclass
@@ -213,7 +234,7 @@ class SpoutBench:
         txid = min(self.open)
         rows = self.emit(txid)
         batch = self.open.pop(txid)
-        if batch.metadata is not None:
+        if batch.metadata is not None and isinstance(self.spout, ChecksCommits):
             self.spout.commit(batch.attempt, self.parse(batch.metadata))
         ids = [self._source.record_id(row) for row in rows]
         self.committed[txid] = (batch.metadata, ids)
@@ -285,7 +306,11 @@ class SpoutBench:
     def broken(self, what: str) -> ContractError:
         """The error for a broken promise."""
         story = "\n  ".join(self.story)
-        return ContractError(f"{type(self.spout).__name__}: {what}.\nWhat happened:\n  {story}")
+        has = ", ".join(capabilities(self.spout)) or "none"
+        return ContractError(
+            f"{type(self.spout).__name__}: {what}.\nIts capabilities: {has}.\n"
+            f"What happened:\n  {story}"
+        )
 
     # --- helpers -----------------------------------------------------------------------------
 
@@ -314,10 +339,12 @@ class SpoutBench:
 
     def _ask(self, attempt: TransactionAttempt) -> str | None:
         previous = self._previous(attempt.txid)
-        # Every promise must hold with any target at any time. The target is made from the txid, so
-        # that a failed history can be repeated.
-        share = Random(attempt.txid).choice((0.0, 0.25, 1.0))
-        self._call_on_planner(lambda: self.spout.set_batch_target(share))
+        spout = self.spout
+        if isinstance(spout, SizesBatches):
+            # Every promise must hold with any target at any time. The target is made from the
+            # txid, so that a failed history can be repeated.
+            share = Random(attempt.txid).choice((0.0, 0.25, 1.0))
+            self._call_on_planner(lambda: spout.set_batch_target(share))
         for _ in range(TRIES):
             try:
                 answer = self._call_on_planner(
@@ -345,7 +372,10 @@ class SpoutBench:
             caught_up: nothing is left, so the numbers must be zeros.
             planned: `newest`, if it was planned just now: its part of the lag is known.
         """
-        lag = self._call_on_planner(lambda: self.spout.lag(newest))
+        spout = self.spout
+        if not isinstance(spout, ReportsLag):
+            return
+        lag = self._call_on_planner(lambda: spout.lag(newest))
         if lag is None:
             return
         if not isinstance(lag, Lag):
@@ -355,13 +385,23 @@ class SpoutBench:
             if number < 0 or (caught_up and number):
                 what = "all was read" if caught_up else "a number cannot be below 0"
                 raise self.broken(f"lag() has {number} {unit}, but {what}")
-        taken = None if planned is None else self.spout.planned_lag(planned)
+        taken = None if planned is None else self._planned_lag(planned)
         for unit in () if taken is None else lag.numbers:
             if unit not in ("seconds", "bytes") and getattr(taken, unit) is None:
                 raise self.broken(
                     f"lag() is in {unit}, but planned_lag() knows no {unit} of a batch: what is in "
                     "flight would not count as lag. Define planned_lag (or planned_rows)"
                 )
+
+    def _planned_rows(self, metadata: Any) -> int | None:
+        return self.spout.planned_rows(metadata) if isinstance(self.spout, CountsRows) else None
+
+    def _planned_lag(self, metadata: Any) -> Lag:
+        spout = self.spout
+        if isinstance(spout, ReportsPlannedLag):
+            return spout.planned_lag(metadata)
+        size = spout.planned_bytes(metadata) if isinstance(spout, CountsBytes) else None
+        return Lag(self._planned_rows(metadata), size)
 
     def _serialize(self, metadata: Any, attempt: TransactionAttempt) -> str:
         """Metadata as JSON, after a check that it may be stored."""
@@ -409,7 +449,7 @@ class SpoutBench:
             ) from error
         self._check_schema(frame.schema, f"the batch of {batch.attempt}")
         self._check_parts(frame, batch, metadata, len(rows))
-        planned = self.spout.planned_rows(metadata)
+        planned = self._planned_rows(metadata)
         if planned not in (None, len(rows)):
             raise self.broken(f"{batch.attempt} was planned to have {planned} rows and has {rows}")
         if self.kind is SpoutKind.TRANSACTIONAL:

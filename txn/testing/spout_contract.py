@@ -22,14 +22,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import SpoutKind
 from txn.interfaces.spout import undeclared
+from txn.testing.capability_check import unfit_method
 from txn.testing.spout_bench import ContractError, SpoutBench, SpoutSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["SpoutContract", "Verdict", "judge"]
 
@@ -37,7 +38,7 @@ IN_FLIGHT = 3
 """Most open txids, as `TopologyConfig.max_spout_pending`."""
 
 
-class SpoutContract:
+class SpoutContract(SpoutSource):
     """Inherit under a name that begins with `Test`; implement how to make the spout and its source.
 
     A record has its number from `add_records` in the column `id_column`; if that is not a column of
@@ -51,50 +52,14 @@ class SpoutContract:
     Not checked: speed, and faults of the source itself (a log that forgets its past).
     """
 
-    id_column = "id"
-    """Column with the record's number, or a text that `int` turns into it."""
     seeds: Sequence[int] = (1, 2)
     """Seeds of random histories of failures."""
 
-    # --- implemented by the plugin's author --------------------------------------------------
-
-    def make_source(self, folder: Path) -> None:
-        """Make an empty source; called once, before all else. Leave it out if a folder is enough.
-
-        Put the content of an `__init__` here: pytest collects no class that has one.
-        """
-
-    def make_spout(self, folder: Path) -> Spout[Any]:
-        """A new object over the source in `folder`; called again after every crash."""
-        raise ContractError(f"{type(self).__name__} must define make_spout(folder).")
-
-    def add_records(self, folder: Path, ids: Sequence[int]) -> None:
-        """Add one record per number to the source, spread over its partitions if it has any.
-
-        They are readable when it returns. Numbers count from 0 and never repeat.
-        """
-        raise ContractError(f"{type(self).__name__} must define add_records(folder, ids).")
-
-    def record_id(self, row: Row) -> int:
-        """The number of the record that `row` is."""
-        return int(row[self.id_column])
-
-    def add_partition(self, folder: Path) -> None:
-        """Add a partition to the source, for later records. Leave it out without partitions."""
-
-    def take_partition_away(self, folder: Path) -> None:
-        """Make a partition with records unreadable. Leave it out if that is impossible."""
-
-    def bring_partition_back(self, folder: Path) -> None:
-        """Undo `take_partition_away`."""
-
-    # --- the tests ---------------------------------------------------------------------------
-
     def test_it_says_what_it_is(self, tmp_path: Path) -> None:
-        """Its kind is a `SpoutKind`, and its metadata a pydantic model."""
+        """It has a kind and a pydantic model; its capabilities take the engine's arguments."""
         self.make_source(tmp_path)
         spout = self.make_spout(tmp_path)
-        lacks = undeclared(spout)
+        lacks = undeclared(spout) or unfit_method(spout)
         _require(lacks is None, f"{lacks}.")
 
     def test_an_idle_source_has_nothing_to_read(self, spark: SparkSession, tmp_path: Path) -> None:
@@ -285,7 +250,7 @@ class _History:
 
 
 def _overrides(source: SpoutSource, hook: str) -> bool:
-    return getattr(type(source), hook) is not getattr(SpoutContract, hook)
+    return getattr(type(source), hook) is not getattr(SpoutSource, hook)
 
 
 def _require(holds: bool, error: ContractError | str) -> None:

@@ -75,7 +75,7 @@ class PlannedRows:
     """Compare the rows of a transactional source with the number that its metadata planned.
 
     Args:
-        planned: `Spout.planned_rows` of the batch.
+        planned: `CountsRows.planned_rows` of the batch.
     """
 
     def __init__(self, stream: str, planned: int) -> None:

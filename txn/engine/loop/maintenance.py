@@ -1,4 +1,4 @@
-"""Maintain the tables beside the commit turns, such as by compaction: `Committer.maintain`.
+"""Maintain the tables beside the commit turns, such as by compaction: `MaintainsTable.maintain`.
 
 One thread asks one committer after the other, whenever something new was committed, and now and
 then while nothing is, for the work that a busy time has left. The commit thread publishes the

@@ -384,7 +384,7 @@ class RunStatus:
     totals: Totals = NOTHING
     """The numbers of the txids that this run has committed so far."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """stream -> the uncommitted part of its source: the lag beyond the newest plan (`Spout.lag`),
+    """stream -> the uncommitted part of its source: the lag beyond the newest plan (`ReportsLag`),
     and `planned`. A stream is missing if its spout does not know."""
     planned: Mapping[str, Lag] = field(default_factory=dict)
     """stream -> the part of its lag for which txids in flight are planned."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from txn.interfaces import Spout
+from txn.interfaces.spout_capabilities import SizesBatches
 
 __all__ = ["BatchTarget", "BatchTargets"]
 
@@ -66,7 +67,8 @@ class BatchTargets:
     def tell(self) -> None:
         """Set every spout's target, before it plans a new txid."""
         for stream, spout in self.spouts.items():
-            spout.set_batch_target(self.share(stream))
+            if isinstance(spout, SizesBatches):
+                spout.set_batch_target(self.share(stream))
 
     def learn(self, answers: Mapping[str, object | None], *, window_full: bool) -> None:
         """Adjust the targets to the spouts' answers for a new txid.

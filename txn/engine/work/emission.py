@@ -16,6 +16,7 @@ from txn.engine.base.shared_rows import SharedRows
 from txn.engine.work.lookups import Lookups
 from txn.engine.work.spouts import Spouts
 from txn.interfaces import SpoutKind
+from txn.interfaces.spout_capabilities import FindsSchema
 from txn.protocol.events import Metadata
 from txn.spark.origins import noted
 from txn.spark.own_session import moved
@@ -154,7 +155,7 @@ class Emissions:
         schema = self._columns.get(stream)
         if schema is None:
             spout = next(source.spout for source in self._spouts.sources if source.name == stream)
-            schema = spout.find_schema(self._spark)
+            schema = spout.find_schema(self._spark) if isinstance(spout, FindsSchema) else None
             if schema is not None:
                 self._columns.learn(stream, schema)
         return None if schema is None else no_rows(self._spark, schema)

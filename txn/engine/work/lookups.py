@@ -12,6 +12,7 @@ from txn.engine.work.staging import Stager
 from txn.engine.work.tables import Committed, Tables
 from txn.errors import StateError, TableAbsentError, TopologyError
 from txn.interfaces import KeysReader, StoredRows
+from txn.interfaces.committer_capabilities import DescribesState, ReadsAsOf, reporting_changes
 from txn.spark.names import quoted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
@@ -39,9 +40,12 @@ class Lookups:
         if isinstance(partials, Unknown):
             return Unknown(partials.waits_for, empty=True)
         schema, committer = partials.frame.schema, node.sink.committer
+        if isinstance(node, StateQuery) and isinstance(committer, DescribesState):
+            empty = no_rows(self._spark, committer.values_schema(schema))
+        else:
+            empty = no_rows(self._spark, reporting_changes(committer).changes_schema(schema))
         if isinstance(node, NewValues):
-            return StoredRows(no_rows(self._spark, committer.changes_schema(schema)))
-        empty = no_rows(self._spark, committer.values_schema(schema))
+            return StoredRows(empty)
         return StoredRows(empty.select(*map(quoted, (*node.on, *(node.aggregates or ())))))
 
     def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
@@ -80,7 +84,7 @@ class Lookups:
         if prepared.read_version < 0 and not prepared.adds:
             return self.columns(node, evaluation)
         own = table_publication(publication, prepared.staged)
-        return node.sink.committer.changes(prepared, own)
+        return reporting_changes(node.sink.committer).changes(prepared, own)
 
     def _query_state(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
@@ -111,7 +115,9 @@ class Lookups:
         version = None if node.sink is None else committed.versions.get(node.sink.name)
         if node.sink is None or version is None:
             return self.columns(node, evaluation)
-        rows = node.sink.committer.state_as_of(committed.txid, exact=exact)
+        committer, rows = node.sink.committer, None
+        if isinstance(committer, ReadsAsOf):
+            rows = committer.state_as_of(committed.txid, exact=exact)
         return rows or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 
     def _foreign_state(self, node: StateQuery) -> StoredRows | Unknown:

@@ -17,11 +17,20 @@ from typing import Any, TypeVar
 from txn.dataflow.graph import Source
 from txn.engine.base.input import Input
 from txn.engine.work.questions import Questions
-from txn.interfaces import Lag, Spout
+from txn.interfaces import Lag
+from txn.interfaces.spout_capabilities import (
+    CountsBytes,
+    CountsRows,
+    NamesLocations,
+    ReportsLag,
+    ReportsNotices,
+    ReportsPlannedLag,
+)
 from txn.spark.causes import cause_line
 
 __all__ = ["SpoutFacts", "places_of"]
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 log = logging.getLogger("txn")
@@ -75,18 +84,13 @@ class SpoutFacts:
     def observe(self, source: Source, newest: Any) -> None:
         """Ask a source for its lag and its notices."""
         spout, name = source.spout, source.name
-        lags, notices = _overrides(spout, "lag"), _overrides(spout, "notices")
-        if not lags and not notices:
+        if not isinstance(spout, (ReportsLag, ReportsNotices)):
             return
         answers = self._questions.ask(
             f"{type(spout).__name__}.lag or notices of stream '{name}'",
             lambda: (
-                self._ask_safely(source, "lag", lambda: _check_lag(spout.lag(newest)))
-                if lags
-                else None,
-                self._ask_safely(source, "notices", lambda: _lines(spout.notices()))
-                if notices
-                else (),
+                self._ask(source, ReportsLag, "lag", lambda s: _check_lag(s.lag(newest))),
+                self._ask(source, ReportsNotices, "notices", lambda s: _lines(s.notices())),
             ),
         )
         lag, lines = answers or (None, None)
@@ -156,26 +160,27 @@ class SpoutFacts:
         }
 
     def _planned_lag(self, source: Source, metadata: Any) -> Lag:
-        spout = source.spout
-        if not _overrides(spout, "planned_lag"):
+        if not isinstance(source.spout, ReportsPlannedLag):
             # A question of its own: a commit turn may ask the other one at the same time.
             return Lag(*self._numbers(source, metadata, ", for its lag"))
         answer = self._questions.ask(
-            f"{type(spout).__name__}.planned_lag of stream '{source.name}'",
-            lambda: self._ask_safely(
-                source, "planned_lag", lambda: _check_lag(spout.planned_lag(metadata))
+            f"{type(source.spout).__name__}.planned_lag of stream '{source.name}'",
+            lambda: self._ask(
+                source,
+                ReportsPlannedLag,
+                "planned_lag",
+                lambda s: _check_lag(s.planned_lag(metadata)),
             ),
         )
         return answer or Lag()
 
     def locations(self, source: Source) -> tuple[str, ...]:
         """The places that a source reads; empty if its spout does not know."""
-        spout = source.spout
-        if not _overrides(spout, "locations"):
+        if not isinstance(source.spout, NamesLocations):
             return ()
         answer = self._questions.ask(
-            f"{type(spout).__name__}.locations of stream '{source.name}'",
-            lambda: self._ask_safely(source, "locations", lambda: _texts(spout.locations())),
+            f"{type(source.spout).__name__}.locations of stream '{source.name}'",
+            lambda: self._ask(source, NamesLocations, "locations", lambda s: _texts(s.locations())),
         )
         return answer or ()
 
@@ -199,9 +204,8 @@ class SpoutFacts:
         Args:
             metadata: an object of the spout's own type.
         """
-        spout = source.spout
-        return self._ask_safely(
-            source, "planned_rows", lambda: _count(spout.planned_rows(metadata))
+        return self._ask(
+            source, CountsRows, "planned_rows", lambda s: _count(s.planned_rows(metadata))
         )
 
     def close(self) -> None:
@@ -212,31 +216,27 @@ class SpoutFacts:
         self, source: Source, metadata: Any, why: str = ""
     ) -> tuple[int | None, int | None]:
         spout = source.spout
-        counts, weighs = _overrides(spout, "planned_rows"), _overrides(spout, "planned_bytes")
-        if not counts and not weighs:
+        if not isinstance(spout, (CountsRows, CountsBytes)):
             return None, None
-        what = (
-            f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'{why}"
-        )
         answer = self._questions.ask(
-            what,
-            lambda: (
-                self.planned_rows(source, metadata) if counts else None,
-                self._planned_bytes(source, metadata) if weighs else None,
-            ),
+            f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'{why}",
+            lambda: (self.planned_rows(source, metadata), self._planned_bytes(source, metadata)),
         )
         return answer or (None, None)
 
     def _planned_bytes(self, source: Source, metadata: Any) -> int | None:
-        spout = source.spout
-        return self._ask_safely(
-            source, "planned_bytes", lambda: _count(spout.planned_bytes(metadata))
+        return self._ask(
+            source, CountsBytes, "planned_bytes", lambda s: _count(s.planned_bytes(metadata))
         )
 
-    def _ask_safely(self, source: Source, what: str, ask: Callable[[], T]) -> T | None:
-        """Ask a question whose answer is only shown; None if the spout raises."""
+    def _ask(
+        self, source: Source, capability: type[C], what: str, ask: Callable[[C], T]
+    ) -> T | None:
+        """Ask for a fact that is only shown; None if the spout lacks the capability or raises."""
+        if not isinstance(source.spout, capability):
+            return None
         try:
-            return ask()
+            return ask(source.spout)
         except Exception as error:  # noqa: BLE001 - plugins may raise anything
             if (source.name, what) not in self._reported:
                 self._reported.add((source.name, what))
@@ -250,12 +250,6 @@ class SpoutFacts:
                     cause_line(error),
                 )
             return None
-
-
-def _overrides(spout: Spout[Any], question: str) -> bool:
-    """Return whether a spout overrides the answer of its base class."""
-    own = getattr(spout, question)
-    return getattr(own, "__func__", own) is not getattr(Spout, question)
 
 
 def _lines(notices: Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,14 @@ from txn.engine.base.failures import is_lost_work, is_of_batch
 from txn.engine.work.batch_target import BatchTargets
 from txn.engine.work.spout_facts import SpoutFacts
 from txn.errors import ProgressUnreadableError, TxnError
-from txn.interfaces import Keeper, Spout, SpoutKind
+from txn.interfaces import Keeper, SpoutKind
+from txn.interfaces.spout_capabilities import (
+    ChecksCommits,
+    ChecksReads,
+    ChecksReplays,
+    ExplainsFailures,
+    UsesKeeper,
+)
 from txn.protocol.events import Metadata, Plan
 from txn.spark.causes import is_of_spark
 from txn.storage.asking import in_parallel
@@ -62,7 +69,8 @@ class Spouts:
         for source in self.sources:
             previous = newest.get(source.name)
             own = None if previous is None else self.own(source, previous)
-            source.spout.keep_with(keeper)
+            if isinstance(source.spout, UsesKeeper):
+                source.spout.keep_with(keeper)
             schema = source.spout.open(spark, own)
             if schema is not None:
                 columns.learn(source.name, schema)
@@ -106,9 +114,10 @@ class Spouts:
         left = dict(metadata)
         for source, stored in self.read_of(metadata):
             with placed(f"the spout of stream '{source.name}'"):
-                readable = source.spout.readable(attempt, self.own(source, stored))
-            if readable != self.parse(source, stored):
-                left[source.name] = readable.model_dump(mode="json")
+                own, spout = self.own(source, stored), source.spout
+                rest = spout.readable(attempt, own) if isinstance(spout, ChecksReplays) else own
+            if rest != self.parse(source, stored):
+                left[source.name] = rest.model_dump(mode="json")
         return left
 
     def planned_parts(
@@ -129,7 +138,8 @@ class Spouts:
     def commit(self, attempt: TransactionAttempt, metadata: Metadata) -> None:
         """Tell the spouts that the turn of this attempt begins; any of them may fail it."""
         for source, planned in self.parse_all(metadata):
-            source.spout.commit(attempt, planned)
+            if isinstance(source.spout, ChecksCommits):
+                source.spout.commit(attempt, planned)
 
     def check_read(self, read: Sequence[tuple[TransactionAttempt, Metadata]]) -> None:
         """Let the spouts check the records that were read, side by side; any may fail the attempt.
@@ -138,9 +148,9 @@ class Spouts:
             read: each attempt, with the metadata of the streams that jobs have read.
         """
         checks = [
-            (source, attempt, self.parse(source, metadata[source.name]))
+            (source.name, source.spout, attempt, self.parse(source, metadata[source.name]))
             for source in self.sources
-            if type(source.spout).check_read is not Spout.check_read
+            if isinstance(source.spout, ChecksReads)
             for attempt, metadata in read
             if metadata.get(source.name) is not None
         ]
@@ -153,7 +163,8 @@ class Spouts:
         if is_of_spark(error) and is_of_batch(error) and not is_lost_work(error):
             try:
                 for source, planned in self.parse_all(metadata):
-                    source.spout.read_failed(attempt, planned)
+                    if isinstance(source.spout, ExplainsFailures):
+                        source.spout.read_failed(attempt, planned)
             except TxnError as explanation:
                 explanation.__cause__ = error
                 return explanation
@@ -242,6 +253,6 @@ def _streams_to_read_first(source: Source, order: Plan, busy: Collection[str]) -
     ]
 
 
-def _check_read(source: Source, attempt: TransactionAttempt, planned: Any) -> None:
-    with placed(f"the spout of stream '{source.name}'"):
-        source.spout.check_read(attempt, planned)
+def _check_read(stream: str, spout: ChecksReads, attempt: TransactionAttempt, planned: Any) -> None:
+    with placed(f"the spout of stream '{stream}'"):
+        spout.check_read(attempt, planned)

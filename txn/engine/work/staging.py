@@ -18,6 +18,7 @@ from txn.engine.work.tables import Tables
 from txn.engine.work.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
 from txn.interfaces import SpoutKind, Staged
+from txn.interfaces.committer_capabilities import CompletesColumns, StagesTogether
 from txn.interfaces.publication import Unasked
 from txn.spark.own_session import moved
 from txn.text import placed
@@ -148,9 +149,9 @@ class Stager:
 
     @staticmethod
     def _stage(sink: Sink, group: list[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
-        if len(group) == 1:
-            return [sink.committer.stage(*group[0])]
-        return sink.committer.stage_together(group) if group else []
+        if len(group) > 1 and isinstance(sink.committer, StagesTogether):
+            return sink.committer.stage_together(group)
+        return [sink.committer.stage(*one) for one in group]
 
     def _rows(self, sink: Sink, emission: Emission) -> Rows | None:
         """The rows to stage; None if the attempt has none for this table.
@@ -222,7 +223,8 @@ def _complete(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
     """`rows` with all columns that the table takes; Unknown if these are not known."""
     if isinstance(rows, Unknown) or not rows.lacks:
         return rows
-    frame = sink.committer.complete(rows.frame)
+    committer = sink.committer
+    frame = committer.complete(rows.frame) if isinstance(committer, CompletesColumns) else None
     if frame is None:
         return Unknown(rows.lacks, rows.empty, rows.streams)
     return replace(rows, frame=frame, lacks=frozenset())

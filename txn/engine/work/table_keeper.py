@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
 from txn.interfaces import Committer, Keeper
+from txn.interfaces.committer_capabilities import KeepsBytes
 
 __all__ = ["TableKeeper"]
 
@@ -33,7 +34,8 @@ class TableKeeper(Keeper):
 
     def __init__(self, topology: str, committers: Sequence[Committer]) -> None:
         self._topology = topology
-        self._committers = tuple(committers)
+        self._names = ", ".join(committer.name for committer in committers)
+        self._tables = {one.name: one for one in committers if isinstance(one, KeepsBytes)}
         self._lacking: set[str] = set()
         """Names of content that some table lacks, or may lack because it did not answer."""
         self._warned = False
@@ -41,7 +43,7 @@ class TableKeeper(Keeper):
     def keep(self, content: bytes) -> str | None:
         """Store the content beside every table that takes it; None if none does."""
         name = _digest_name(content)
-        stored, failed = self._store(name, content, self._committers)
+        stored, failed = self._store(name, content, self._tables)
         if stored:
             return name
         if not failed:
@@ -58,20 +60,20 @@ class TableKeeper(Keeper):
         """
         intact: bytes | None = None
         failures: list[Exception] = []
-        without: list[Committer] = []
-        for committer in self._committers if _NAME.fullmatch(name) else ():
+        without: list[str] = []
+        for table, committer in self._tables.items() if _NAME.fullmatch(name) else ():
             try:
                 content = committer.kept(name)
             except _FAILURES as error:
                 failures.append(error)
-                log.warning("[%s] '%s': %s", self._topology, committer.name, error)
+                log.warning("[%s] '%s': %s", self._topology, table, error)
                 continue
             if content is not None and _digest_name(content) == name:
                 intact = content
                 continue
             if content is not None:
-                log.warning("'%s' beside table %s is damaged", name, committer.name)
-            without.append(committer)
+                log.warning("'%s' beside table %s is damaged", name, table)
+            without.append(table)
         if intact is not None:
             self._lacking.discard(name)
             self._store(name, intact, without)
@@ -83,7 +85,7 @@ class TableKeeper(Keeper):
             raise min(failures, key=lambda error: isinstance(error, StorageRefusedError))
         raise ProgressUnreadableError(
             f"A position of topology '{self._topology}' names {name!r}, but none of its tables "
-            f"({self._names()}) has an intact copy beside it. Restore the folder `_txn_progress` "
+            f"({self._names}) has an intact copy beside it. Restore the folder `_txn_progress` "
             "of one of these tables from a backup or from a copy of the table, or add the table "
             "that has it to the topology again; without it nobody knows what was read. To start "
             "over, use a new topology name and new tables.",
@@ -98,14 +100,12 @@ class TableKeeper(Keeper):
             except _FAILURES as error:
                 log.warning("[%s] '%s' is not copied: %s", self._topology, name, error)
 
-    def _store(
-        self, name: str, content: bytes, committers: Sequence[Committer]
-    ) -> tuple[bool, bool]:
+    def _store(self, name: str, content: bytes, tables: Collection[str]) -> tuple[bool, bool]:
         """Return whether one of these tables stored it, and whether the storage of one failed."""
         stored, failed = 0, 0
-        for committer in committers:
+        for table in tables:
             try:
-                stored += committer.keep(name, content)
+                stored += self._tables[table].keep(name, content)
             except _FAILURES as error:
                 failed += 1
                 log.warning(
@@ -113,10 +113,10 @@ class TableKeeper(Keeper):
                     "table takes them they stay in the spout's position, which grows.",
                     self._topology,
                     len(content),
-                    committer.name,
+                    table,
                     error,
                 )
-        if stored < len(committers):
+        if stored < len(tables):
             self._lacking.add(name)
         return stored > 0, failed > 0
 
@@ -124,7 +124,7 @@ class TableKeeper(Keeper):
         if self._warned:
             return
         self._warned = True
-        if all(type(committer).keep is Committer.keep for committer in self._committers):
+        if not self._tables:
             why = (
                 "their committers keep nothing. The position grows with everything that is read: "
                 "define `keep` and `kept` in one of them, or add a table that has them "
@@ -135,12 +135,9 @@ class TableKeeper(Keeper):
         log.warning(
             "[%s] a spout's position still holds what a table should keep (%s): %s.",
             self._topology,
-            self._names(),
+            self._names,
             why,
         )
-
-    def _names(self) -> str:
-        return ", ".join(committer.name for committer in self._committers)
 
 
 def _digest_name(content: bytes) -> str:

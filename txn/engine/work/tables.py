@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.errors import TableRefusedError
-from txn.interfaces import Committer, CommitterContext, Publication
+from txn.interfaces import CommitterContext, Publication
+from txn.interfaces.committer_capabilities import (
+    CleansUp,
+    IdentifiesTable,
+    MaintainsTable,
+    SettlesTxids,
+)
 from txn.protocol.recovery import Newest
 
 if TYPE_CHECKING:
@@ -71,7 +77,8 @@ class Tables:
         """
         names: dict[str, str] = {}
         for sink in self.all:
-            table_id = sink.committer.physical_id()
+            committer = sink.committer
+            table_id = committer.physical_id() if isinstance(committer, IdentifiesTable) else None
             if table_id is None:
                 continue
             other = names.setdefault(table_id, sink.name)
@@ -128,7 +135,8 @@ class Tables:
     def clean_up(self, attempt: TransactionAttempt) -> None:
         """Delete the scratch files of a committed attempt."""
         for sink in self.all:
-            sink.committer.committed(attempt)
+            if isinstance(sink.committer, CleansUp):
+                sink.committer.committed(attempt)
 
     def discard(self, attempt: TransactionAttempt) -> None:
         """Delete a dead attempt's staged files."""
@@ -138,15 +146,15 @@ class Tables:
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the tables: nothing follows it for now."""
         for sink in self.all:
-            sink.committer.settle(txid)
+            if isinstance(sink.committer, SettlesTxids):
+                sink.committer.settle(txid)
 
     # --- beside the batches ------------------------------------------------------------------
 
     @property
     def maintained(self) -> tuple[str, ...]:
         """The tables that may ever need maintenance beside the commit turns."""
-        sinks = (s for s in self.all if type(s.committer).maintain is not Committer.maintain)
-        return tuple(sink.name for sink in sinks)
+        return tuple(s.name for s in self.all if isinstance(s.committer, MaintainsTable))
 
     def maintain(self, table: str, txid: int) -> Callable[[], None] | None:
         """Let a committer do maintenance; return the function that makes it visible.
@@ -154,8 +162,8 @@ class Tables:
         Args:
             txid: the newest one that is durable everywhere.
         """
-        committer = next(sink.committer for sink in self.all if sink.name == table)
-        return committer.maintain(txid)
+        named = (sink.committer for sink in self.all if sink.name == table)
+        return next(one for one in named if isinstance(one, MaintainsTable)).maintain(txid)
 
     def close(self) -> None:
         """Close every committer, even if others raise."""

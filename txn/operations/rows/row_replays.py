@@ -23,8 +23,9 @@ from typing import Any
 
 from txn.dataflow.expectations import Expectation, SetAside, tables_without
 from txn.errors import UserError
-from txn.interfaces import UNREAD, Inlet
+from txn.interfaces import UNREAD, Inlet, Spout
 from txn.interfaces.publication import Member
+from txn.interfaces.spout_capabilities import TakesCorrections
 from txn.operations.rows.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
 from txn.operations.table_logs import table_log
 from txn.protocol.records import CommittedRecord, RowReplayRecord
@@ -323,7 +324,7 @@ class _Replayable:
         self.inlet.check(content, self.position)
         place = self.inlet.place(record.file)
         for source in self.topology.sources:
-            other = source.spout.inlet()
+            other = _inlet_of(source.spout)
             if source.name != self.stream and other is not None and other.takes(place):
                 raise UserError(
                     f"Stream '{source.name}' would read '{place}' as well, and have its rows "
@@ -442,7 +443,7 @@ def _inlet(topology: Topology, stream: str) -> Inlet:
             number=NUMBER,
         )
     spout = sources[stream].spout
-    inlet = spout.inlet()
+    inlet = _inlet_of(spout)
     if inlet is None:
         raise UserError(
             f"Stream '{stream}' is read by a {type(spout).__name__}, which takes no files: rows "
@@ -452,6 +453,10 @@ def _inlet(topology: Topology, stream: str) -> Inlet:
             number=NUMBER,
         )
     return inlet
+
+
+def _inlet_of(spout: Spout[Any]) -> Inlet | None:
+    return spout.inlet() if isinstance(spout, TakesCorrections) else None
 
 
 def _names(rows: Sequence[BadRow]) -> list[str]:

@@ -1,0 +1,214 @@
+"""The optional capabilities of committers, found as those of spouts are (`spout_capabilities`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
+from txn.interfaces.committer import Committer, StoredRows
+from txn.interfaces.publication import Prepared, Publication, Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "ChecksChanges",
+    "CleansUp",
+    "CompletesColumns",
+    "DescribesState",
+    "IdentifiesTable",
+    "KeepsBytes",
+    "MaintainsTable",
+    "ReadsAsOf",
+    "ReportsChanges",
+    "SettlesTxids",
+    "ShowsPartials",
+    "StagesTogether",
+    "reporting_changes",
+]
+
+
+@runtime_checkable
+class IdentifiesTable(Protocol):
+    """Returns an id of the table itself, the same for any path; None if it is missing or unknown.
+
+    A run refuses two committers with the same id: they would be two names of one table.
+    """
+
+    def physical_id(self) -> str | None: ...
+
+
+# --- staging -------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class StagesTogether(Protocol):
+    """Does `stage` for several attempts, in one job if that is cheaper: one result for each.
+
+    Without it, they are staged one after the other.
+
+    Raises:
+        Exception: nothing of the group counts as staged; each attempt is then staged alone.
+    """
+
+    def stage_together(
+        self, group: Sequence[tuple[DataFrame, TransactionAttempt]]
+    ) -> list[Staged]: ...
+
+
+@runtime_checkable
+class CompletesColumns(Protocol):
+    """Completes `batch` as far as `partials` needs, if some columns of its stream are unknown.
+
+    `batch` has every row; in the missing columns every value is NULL.
+
+    Returns:
+        A DataFrame that `partials` takes: `batch` itself if the table needs no further
+        columns, or `batch` with NULLs in the columns that the existing table has besides.
+        None, and without this method: the batch waits for the missing columns.
+    """
+
+    def complete(self, batch: DataFrame) -> DataFrame | None: ...
+
+
+@runtime_checkable
+class ShowsPartials(Protocol):
+    """Returns the rows that readers would see if the table held these partials and nothing else.
+
+    For `txn preview`. Without it, readers see the partials.
+    """
+
+    def shown(self, partials: DataFrame) -> DataFrame: ...
+
+
+# --- new values and queries ----------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReportsChanges(Protocol):
+    """Has new values for streams below it (Trident: `newValuesStream`)."""
+
+    def changes_schema(self, partials: StructType) -> StructType:
+        """Columns of `changes`, given those of the partials."""
+
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """The changes of this txid; between `prepare` and `publish`.
+
+        One row per key that the batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL:
+        the key is new). An identical replay that the table skips gives the same rows.
+        """
+
+
+@runtime_checkable
+class ChecksChanges(Protocol):
+    """Refuses new values that this table cannot supply, when the topology is built.
+
+    Raises:
+        TopologyError: two columns of `changes` would have the same name.
+    """
+
+    def require_changes(self) -> None: ...
+
+
+@runtime_checkable
+class DescribesState(Protocol):
+    """Returns the columns that readers of a state see, given those of the partials.
+
+    A state query finds its columns here; they may include more than keys and values. Without it,
+    they are those of `changes_schema`.
+    """
+
+    def values_schema(self, partials: StructType) -> StructType: ...
+
+
+@runtime_checkable
+class ReadsAsOf(Protocol):
+    """Returns keys and values as of `txid`, the newest committed one, for a query; on any thread.
+
+    They exclude later txids, even if the table holds some already. They are read from the
+    newest files that have them, because VACUUM deletes others. If a later txid is committed
+    meanwhile, the method is called again.
+
+    Args:
+        exact: as of `txid` itself; False: an older committed txid will do.
+
+    Returns:
+        None if this committer cannot answer; then, and without it, `State.snapshot` is used.
+    """
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None: ...
+
+
+def reporting_changes(committer: Committer) -> ReportsChanges:
+    """Return the committer, if it has new values.
+
+    Raises:
+        TopologyError: it has none.
+    """
+    if not isinstance(committer, ReportsChanges):
+        raise TopologyError(
+            f"Table {committer.name} has no new values: only a state table has.", number="TXN-108"
+        )
+    return committer
+
+
+# --- after the commit ----------------------------------------------------------------------------
+
+
+@runtime_checkable
+class CleansUp(Protocol):
+    """Deletes the scratch files of a txid that is durable everywhere. Best effort."""
+
+    def committed(self, attempt: TransactionAttempt) -> None: ...
+
+
+@runtime_checkable
+class SettlesTxids(Protocol):
+    """Marks `txid` in the table as final; nothing follows it for now.
+
+    Called when the run is idle or ends, so that readers of the table's log see that this txid
+    will not be replayed. A crash may skip this call.
+    """
+
+    def settle(self, txid: int) -> None: ...
+
+
+@runtime_checkable
+class MaintainsTable(Protocol):
+    """Does background work on the table, such as compaction; no commit turn waits for it.
+
+    Called again and again on its own thread, never twice at once for one committer; may run
+    Spark jobs. Files staged here must be harmless if they are never published, because the
+    process may die at any point.
+
+    Args:
+        committed: the newest txid that is durable everywhere; do not touch later rows.
+
+    Returns:
+        A function that makes the work visible. It is called between two commit turns, on their
+        thread, so it must only append to the log. None if no work is due.
+    """
+
+    def maintain(self, committed: int) -> Callable[[], None] | None: ...
+
+
+@runtime_checkable
+class KeepsBytes(Protocol):
+    """Stores spouts' bytes beside the table (`Keeper`).
+
+    Raises:
+        OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
+    """
+
+    def keep(self, name: str, content: bytes) -> bool:
+        """Store a spout's bytes beside the table for good; return False if it cannot, or not yet.
+
+        Does nothing if they are stored already. They are durable when this returns. They are not
+        part of the table, and none of its clean-ups deletes them.
+        """
+
+    def kept(self, name: str) -> bytes | None:
+        """The bytes that `keep` stored under a name, or None."""
