@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from spouts.files.spout import FileBatch, FileSpout, PlannedFile
+from spouts.files.batch import FileBatch, PlannedFile
+from spouts.files.spout import FileSpout
 
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]

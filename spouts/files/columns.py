@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from spouts.files.listing import PACKED
+from spouts.files.folder.listing import PACKED
 from spouts.files.source_files import SourceFiles
 from spouts.records.csv_dialect import Dialect
 from spouts.records.options import lowered

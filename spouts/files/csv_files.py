@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from spouts._uris import literal, plain
 from spouts.files.columns import header_of
-from spouts.files.listing import PACKED
+from spouts.files.folder.listing import PACKED
 from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import with_text
 from spouts.records.csv_dialect import Dialect

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spouts.files.listing import PACKED, Listing
+from spouts.files.folder.listing import PACKED, Listing
 from spouts.records.csv_dialect import Dialect
 from spouts.records.options import encoding_of, is_known, is_set, lowered
 from txn.errors import UserError

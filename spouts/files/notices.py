@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from spouts.files.changed import Changed
-from spouts.files.listing import Listing
-from spouts.files.looks import Look, Looks
+from spouts.files.folder.changed import Changed
+from spouts.files.folder.listing import Listing
+from spouts.files.folder.looks import Look, Looks
 from txn.interfaces import NOTICES
 
 __all__ = ["FileNotices"]

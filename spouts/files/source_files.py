@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spouts.files.listing import Listing
+from spouts.files.folder.listing import Listing
 from spouts.records.bad_rows import PARSED
 from spouts.records.options import encoding_of, is_set, lowered
 from txn.errors import TopologyError

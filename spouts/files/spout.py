@@ -1,7 +1,7 @@
 """A transactional spout over files: each file is in exactly one batch, whenever it arrives.
 
 The metadata of a batch names its files with their sizes and times, so a replay reads the same bytes
-or refuses. Short digests (`spouts/files/seen.py`) record the files that this and all earlier
+or refuses. Short digests (`spouts/files/folder/seen.py`) record the files that this and all earlier
 batches took. So a file that arrives late, with an older time or a smaller name, is still read.
 
 Move files in atomically (write elsewhere on the same file system, then rename): a file under its
@@ -14,45 +14,37 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
-from spouts._schemas import as_nullable, as_struct, as_wide, check_same, require_schema
+from spouts._schemas import as_nullable, as_struct, check_same
 from spouts._sizes import BatchSize, Size
-from spouts._uris import literal, plain
-from spouts.files.backlog import Backlog
-from spouts.files.csv_files import CsvFiles
+from spouts._uris import plain
+from spouts.files.batch import FileBatch, PlannedFile, changed_error
+from spouts.files.folder.backlog import Backlog
+from spouts.files.folder.listing import FileStat, Listing
+from spouts.files.folder.looks import Look, Looks
+from spouts.files.folder.seen import Taken, Taking
 from spouts.files.inference import MOST_FILES, inferred
 from spouts.files.inlet import FileInlet
-from spouts.files.listing import FileStat, Listing
-from spouts.files.looks import Look, Looks
 from spouts.files.notices import FileNotices
-from spouts.files.seen import Taken, Taking
+from spouts.files.reading import FileReader, reader_defaults
 from spouts.files.source_files import SourceFiles
-from spouts.files.text_files import TextFiles
 from spouts.files.unread_columns import UnreadColumns
 from spouts.files.unreadable import Unreadable
 from spouts.records.bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
-from spouts.records.csv_dialect import reader_options
-from spouts.records.options import check_options, is_set, lowered
+from spouts.records.options import check_options
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     BatchError,
     FailedException,
-    SourceChangedError,
     StorageUnavailableError,
     TopologyError,
 )
 from txn.interfaces import Keeper, Lag, Spout, SpoutKind
 from txn.spark.causes import is_of_spark
-from txn.spark.file_reader import KnownFile, known_parquet
-from txn.spark.names import quoted
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -68,45 +60,6 @@ _LOOK = 100_000
 _EXTRA = "extra_options={} takes what only a codec or a file system of your own knows."
 
 log = logging.getLogger("txn.spouts.files")
-
-
-class PlannedFile(BaseModel):
-    """One file of a batch, in its state at planning."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    path: str
-    """In the spelling of the pattern: relative patterns give relative paths."""
-    size: int = Field(ge=0)
-    """Bytes."""
-    mtime_ns: int | None
-    """Time of the last change, nanoseconds since 1970; None if the storage has none."""
-    version: str | None = None
-    """ETag; None: a local file, HDFS, or planned by an earlier release."""
-
-    @property
-    def stat(self) -> FileStat:
-        """The stat that the file must still have when it is read."""
-        return FileStat(self.size, self.mtime_ns, self.version)
-
-
-class FileBatch(Taken):
-    """Metadata of one txid: its files, and all files taken so far."""
-
-    files: tuple[PlannedFile, ...] = Field(strict=False)
-    """In reading order."""
-    spelling: str
-    """The spelling of paths: "relative", "absolute" or a URI scheme."""
-    read_schema: str
-    """Spark's JSON of the schema for reading every file."""
-    newest_ns: int | None = None
-    """The newest time of change of all files when they were taken; None: an earlier release, or a
-    storage without times."""
-
-    @field_validator("read_schema")
-    @classmethod
-    def _a_schema(cls, text: str) -> str:
-        return require_schema(text)
 
 
 class FileSpout(Spout[FileBatch]):
@@ -186,7 +139,7 @@ class FileSpout(Spout[FileBatch]):
         self._given = "value string" if format == "text" and schema is None else schema
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
-        self._options = _reader_defaults(format, self._with_base_path(reader_options))
+        self._options = reader_defaults(format, self._with_base_path(reader_options))
         self.unparsed = marks_of(
             self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
         )
@@ -204,8 +157,7 @@ class FileSpout(Spout[FileBatch]):
         )
         self._unreadable = Unreadable(self._files)
         self._unread = UnreadColumns(self._files)
-        self._texts = TextFiles(self._files)
-        self._csv = CsvFiles(self._files, self._notices.tell_replaced)
+        self._reader = FileReader(self._files, self._notices.tell_replaced)
 
     def _looks_every(self, secs: Any) -> Looks:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
@@ -368,23 +320,12 @@ class FileSpout(Spout[FileBatch]):
         files = [file for file in metadata.files if file.path not in unread]
         if not files and not unread:
             return no_rows(spark, self._emitted(schema))
-        rows = self._marked(self._read(spark, attempt, files, schema)) if files else None
+        rows = self._reader.rows(spark, attempt, files, schema) if files else None
         if not unread or self.unparsed is None:
             assert rows is not None
             return rows
         aside = self._unreadable.rows(spark, unread, sizes, schema, self.unparsed)
         return aside if rows is None else rows.unionByName(aside)
-
-    def _marked(self, rows: DataFrame) -> DataFrame:
-        """Add the marks for records that do not parse to rows that lack them."""
-        from pyspark.sql import functions as sf
-
-        for name in marks(self.unparsed):
-            if name not in rows.columns:
-                of_file = self.unparsed is not None and name == self.unparsed.position
-                mark = rows["_metadata.file_path"] if of_file else sf.lit(None).cast("string")
-                rows = rows.select("*", mark.alias(name))
-        return rows
 
     def _not_readable(
         self, metadata: FileBatch, attempt: TransactionAttempt, *, whole: bool
@@ -416,48 +357,6 @@ class FileSpout(Spout[FileBatch]):
         named = self._unreadable.named(unread, sizes)
         raise FailedException(f"{named}. The next attempt leaves such files to bad_rows.")
 
-    def _read(
-        self,
-        spark: SparkSession,
-        attempt: TransactionAttempt,
-        files: Sequence[PlannedFile],
-        schema: StructType,
-    ) -> DataFrame:
-        wide, plain_schema = as_wide(schema), as_nullable(schema)
-        if self._format == "parquet" and wide != plain_schema:
-            # `to` refuses a number that does not fit, whatever the session says.
-            whole = self._read(spark, attempt, files, cast("StructType", wide))
-            return whole.to(cast("StructType", plain_schema))
-        if (rows := self._read_with_stats(spark, files, schema)) is not None:
-            return rows
-        paths = [literal(self._listing.uri(file.path)) for file in files]
-        if self._texts.takes:
-            return self._texts.rows(spark, paths, schema)
-        if self._format == "csv":
-            return self._csv.rows(spark, {f.path: f.size for f in files}, schema, attempt)
-        parsed = self.unparsed is not None and self._format in PARSED
-        read_schema = with_text(schema, marks(self.unparsed)[0]) if parsed else schema
-        options = {**self._options, **self._listing.hadoop}
-        reader = spark.read.format(self._format).schema(read_schema).options(**options)
-        rows = reader.load(paths)
-        if "basepath" not in lowered(self._options):
-            return rows
-        # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
-        return rows.select(*(rows[quoted(name)] for name in read_schema.fieldNames()))
-
-    def _read_with_stats(
-        self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
-    ) -> DataFrame | None:
-        """Return the rows if Spark can use the planned stats, without a request; else None."""
-        options = {name: str(value) for name, value in lowered(self._options).items()}
-        if not self._listing.remote or self._format != "parquet" or "basepath" in options:
-            return None
-        with_stats = [
-            KnownFile(self._listing.uri(file.path), file.size, (file.mtime_ns or 0) // 1_000_000)
-            for file in files
-        ]
-        return known_parquet(spark, schema, with_stats, {**options, **self._listing.hadoop})
-
     def _emitted(self, schema: StructType) -> StructType:
         """Return the columns of the DataFrames, given those of the files."""
         return with_text(schema, *marks(self.unparsed))
@@ -470,7 +369,7 @@ class FileSpout(Spout[FileBatch]):
     def _require_planned(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
         for file, stat in zip(metadata.files, self._current_stats(metadata, attempt), strict=True):
             if stat is None or not stat.is_still(file.stat):
-                raise _changed(file, stat, attempt)
+                raise changed_error(file, stat, attempt)
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
         """Return the paths of the batch: one edge per file."""
@@ -521,7 +420,7 @@ class FileSpout(Spout[FileBatch]):
         """
         for file, stat in zip(metadata.files, self._current_stats(metadata, attempt), strict=True):
             if stat is not None and not stat.is_still(file.stat):
-                raise FailedException(str(_changed(file, stat, attempt)))
+                raise FailedException(str(changed_error(file, stat, attempt)))
 
     def _next_files(self) -> list[PlannedFile]:
         """Take the files of a batch from the backlog."""
@@ -640,45 +539,3 @@ class FileSpout(Spout[FileBatch]):
 def _not_read(problem: str, attempt: TransactionAttempt) -> BatchError:
     again = f"Nothing of batch {attempt} is stored; run again, and it is replayed."
     return BatchError(f"{problem} {again}", number="TXN-424")
-
-
-def _changed(
-    planned: PlannedFile, current: FileStat | None, attempt: TransactionAttempt
-) -> SourceChangedError:
-    state = "it is gone" if current is None else f"it has {_described(current)}"
-    time = "" if planned.version else f", with its time{_touch(planned)},"
-    return SourceChangedError(
-        f"The file {planned.path} changed after it was planned for {attempt}: it had "
-        f"{_described(planned.stat)}, and now {state}. Put the planned file back{time} and start "
-        f"the topology again; move new data in under new names. {SourceChangedError.LET_GO}",
-        number="TXN-407",
-    )
-
-
-def _touch(planned: PlannedFile) -> str:
-    """Return the command that restores the file's time; empty: it is in remote storage."""
-    if planned.mtime_ns is None or "://" in planned.path:
-        return ""
-    seconds, rest = divmod(planned.mtime_ns, 1_000_000_000)
-    return f" (touch -d '@{seconds}.{rest:09d}' {shlex.quote(planned.path)})"
-
-
-def _described(stat: FileStat) -> str:
-    version = "" if stat.version is None else f", ETag {stat.version}"
-    if stat.mtime_ns is None:
-        return f"{stat.size} bytes{version}"
-    seconds, rest = divmod(stat.mtime_ns, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    return f"{stat.size} bytes, last changed at {moment:%Y-%m-%d %H:%M:%S}.{rest:09d} UTC{version}"
-
-
-def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the user's options over defaults that fail loudly (Spark's names ignore case)."""
-    defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
-    if format_ in PARSED:
-        defaults["mode"] = "FAILFAST"
-    if format_ == "csv" and is_set(options, "header"):
-        defaults["enforceSchema"] = False
-    if format_ == "csv":
-        defaults |= reader_options(options)
-    return {k: v for k, v in defaults.items() if k.lower() not in lowered(options)} | options

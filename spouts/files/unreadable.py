@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from spouts.files.listing import PACKED
+from spouts.files.folder.listing import PACKED
 from spouts.files.source_files import SourceFiles
 from txn.interfaces import UNREAD, Unparsed
 from txn.storage.asking import in_parallel

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, ValidationError
 
 from spouts.files import FileBatch, FileSpout
+from spouts.files.folder.listing import Listing
 from spouts.files.inlet import FileInlet
-from spouts.files.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError, UserError
 

@@ -18,7 +18,7 @@ from committers.state.shape import StateShape
 from spouts.delta import DeltaBatch
 from spouts.delta.log import SourceVersion
 from spouts.files import FileBatch, FileSpout
-from spouts.files.seen import Taking
+from spouts.files.folder.seen import Taking
 from spouts.kafka.plan import stored_positions
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text, lines
 from txn.attempts import TransactionAttempt

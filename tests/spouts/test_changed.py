@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
-from spouts.files.changed import _RECENT, Changed
-from spouts.files.listing import Listing
-from spouts.files.looks import Looks
+from spouts.files.folder.changed import _RECENT, Changed
+from spouts.files.folder.listing import Listing
+from spouts.files.folder.looks import Looks
 from txn.attempts import TransactionAttempt
 from txn.storage.local import LocalStore
 

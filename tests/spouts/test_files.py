@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from spouts.files import FileBatch, FileSpout, PlannedFile
-from spouts.files.listing import Listing
+from spouts.files.folder.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, StorageUnavailableError, TopologyError
 from txn.interfaces import Lag
@@ -202,7 +202,7 @@ def test_lag_is_the_files_that_are_in_no_batch(
     spout = opened(spark, f"file://{folder}/*.csv", files_per_batch=1)
     assert [spout.lag(batch) for batch in drain(spout)][1:] == seen_before
     with monkeypatch.context() as patched:
-        patched.setattr("spouts.files.backlog._SIZED", 1)
+        patched.setattr("spouts.files.folder.backlog._SIZED", 1)
         spout = opened(spark, folder / "*.csv", files_per_batch=1)
         seen = [spout.lag(batch) for batch in drain(spout)]
     last = [Lag(files=1, bytes=size["d"]), Lag(files=0, bytes=0)]

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from committers.append_table import AppendTable
 from spouts.files import FileBatch, FileSpout
-from spouts.files.seen import Taken, Taking
+from spouts.files.folder.seen import Taken, Taking
 from txn.attempts import TransactionAttempt
 from txn.engine.work.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
-from spouts.files.listing import Listing
+from spouts.files.folder.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, StorageRefusedError, TopologyError
 

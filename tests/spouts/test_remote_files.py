@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
-from spouts.files import looks as _looks
-from spouts.files.listing import Listing
-from spouts.files.looks import Looks
+from spouts.files.folder import looks as _looks
+from spouts.files.folder.listing import Listing
+from spouts.files.folder.looks import Looks
 from tests.storage.test_stores import Marked
 from tests.stores.proxy import Fail, Proxy, lists
 from tests.stores.s3 import S3Server, storage_options
@@ -159,7 +159,7 @@ def test_a_file_that_waits_for_long_is_pinned_when_it_is_planned(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may replace a file that no batch has yet: what is there at planning counts."""
-    monkeypatch.setattr("spouts.files.backlog._FRESH_SECS", 0.0)
+    monkeypatch.setattr("spouts.files.folder.backlog._FRESH_SECS", 0.0)
     lake.put("a.txt", "b.txt")
     spout = lake.spout()
     first = planned(spout)
@@ -236,7 +236,7 @@ def test_a_large_prefix_is_listed_from_near_its_end(lake: Lake) -> None:
 
 def test_a_listing_goes_on_where_it_failed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the middle of a long listing repeats a page, and no name is lost or twice."""
-    monkeypatch.setattr("spouts.files.listing.PAGE", 1000)
+    monkeypatch.setattr("spouts.files.folder.listing.PAGE", 1000)
     listing = Listing(lake.pattern, lake.options)
     lake.folder.mkdir()
     for number in range(3500):

@@ -21,7 +21,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
 from spouts.files import FileSpout
-from spouts.files.listing import Listing
+from spouts.files.folder.listing import Listing
 from tests.children import LOOPBACK, free_ports
 from tests.storage.store_contract import Place, StoreContract
 from tests.stores.azure import AzureServer

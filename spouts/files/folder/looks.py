@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from spouts.files.listing import PAGE, FileStat, Listing, stat_of
+from spouts.files.folder.listing import PAGE, FileStat, Listing, stat_of
 
 __all__ = ["Look", "Looks"]
 

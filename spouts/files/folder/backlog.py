@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from spouts.files.listing import FileStat, Listing
-from spouts.files.looks import Look
+from spouts.files.folder.listing import FileStat, Listing
+from spouts.files.folder.looks import Look
 from txn.interfaces import Lag
 
 __all__ = ["Backlog"]
