@@ -8,10 +8,8 @@ in batch mode with explicit offsets (`delta_session(..., packages=KafkaSpout.pac
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
@@ -20,6 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from spouts.files import FileBatch
+from spouts.kafka.arguments import (
+    FirstPoll,
+    check_servers,
+    checked_choice,
+    subscription,
+    timestamp_ms,
+)
 from spouts.kafka.cluster import Cluster, Look, Partition
 from spouts.kafka.corrections import Corrections, KafkaInlet
 from spouts.kafka.options import client_settings
@@ -35,20 +40,19 @@ from spouts.kafka.plan import (
     stored_positions,
     what_is_left,
 )
+from spouts.kafka.reading import KafkaReader, allow_own_group
 from spouts.kafka.relation import offsets_read
 from spouts.kafka.values import ValueFormat, Values
 from spouts.records.bad_rows import OnBadRows, marks_of
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FailedException,
-    SetupError,
     SourceChangedError,
     SourceUnavailableError,
     TopologyError,
     TxnError,
 )
 from txn.interfaces import NOTICES, Keeper, Lag, PartitionedSpout, PartitionPositions, SpoutKind
-from txn.spark.jvm import if_known, jvm_of
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -61,23 +65,7 @@ __all__ = ["FirstPoll", "KafkaSpout"]
 log = logging.getLogger("txn.spouts.kafka")
 notices = logging.getLogger(f"{NOTICES}.kafka")
 
-FirstPoll = Literal[
-    "earliest",
-    "latest",
-    "timestamp",
-    "uncommitted_earliest",
-    "uncommitted_latest",
-    "uncommitted_timestamp",
-]
-"""The start of reading. Source: Storm's `FirstPollOffsetStrategy`."""
-
 _LOSS = ("error", "skip")
-_SPARKS_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
-_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp_ltz, timestampType int"
-)
-_HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 class KafkaSpout(PartitionedSpout):
@@ -157,19 +145,17 @@ class KafkaSpout(PartitionedSpout):
         refresh_interval_secs: float = 2.0,
     ) -> None:
         """See the class."""
-        _check_servers(bootstrap_servers)
+        check_servers(bootstrap_servers)
         what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
         self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"
         self._first_broker = bootstrap_servers.partition(",")[0].strip()
-        self.kind = _checked_choice(
-            self._name, "kind", kind, ("opaque", "transactional"), SpoutKind
-        )
-        self._first_poll = _checked_choice(
+        self.kind = checked_choice(self._name, "kind", kind, ("opaque", "transactional"), SpoutKind)
+        self._first_poll = checked_choice(
             self._name, "first_poll", first_poll, get_args(FirstPoll), str
         )
-        self._on_loss = _checked_choice(self._name, "on_data_loss", on_data_loss, _LOSS, str)
-        self._topics, self._pattern = _subscription(self._name, topics, pattern)
-        self._start_ms = _timestamp_ms(self._name, self._first_poll, start_timestamp)
+        self._on_loss = checked_choice(self._name, "on_data_loss", on_data_loss, _LOSS, str)
+        self._topics, self._pattern = subscription(self._name, topics, pattern)
+        self._start_ms = timestamp_ms(self._name, self._first_poll, start_timestamp)
         limits = {
             "max_records_per_partition": max_records_per_partition,
             "max_records_per_batch": max_records_per_batch,
@@ -179,21 +165,20 @@ class KafkaSpout(PartitionedSpout):
             for setting, limit in limits.items()
         }
         self._deployment = deployment
-        self._include_headers = include_headers
-        self._values = self._parser(value_format, schema, bad_rows, value_options or {})
-        self.unparsed = None if self._values is None else self._values.unparsed
-        columns = [column.split()[0] for column in _COLUMNS.split(", ")]
-        columns += ["headers"] * include_headers
-        self._corrections = None if corrections is None else Corrections(self._name, corrections)
-        is_parsed = value_format is not None
-        self._inlet = KafkaInlet(self._name, corrections, columns, is_parsed=is_parsed)
         self._settings = client_settings(
             bootstrap_servers, options or {}, client_options or {}, self._name
         )
+        self._reader = KafkaReader(
+            self._name, self._settings.spark, include_headers=include_headers
+        )
+        self._values = self._parser(value_format, schema, bad_rows, value_options or {})
+        self.unparsed = None if self._values is None else self._values.unparsed
+        self._corrections = None if corrections is None else Corrections(self._name, corrections)
+        is_parsed = value_format is not None
+        self._inlet = KafkaInlet(self._name, corrections, self._reader.columns, is_parsed=is_parsed)
         self._cluster = Cluster(
             self._settings, bootstrap_servers, self._name, refresh_interval_secs
         )
-        self._group = _new_group()
         self._decided: dict[str, Position] = {}
         self._left: Mapping[str, int] = {}
         """Partition -> number of offsets after the last planned ones."""
@@ -218,7 +203,7 @@ class KafkaSpout(PartitionedSpout):
         if form is None or schema is None:
             marks_of(self._name, bad_rows, None, {}, position="")  # refuses all but "fail"
             return None
-        beside = len(_COLUMNS.split(", ")) - 1 + self._include_headers
+        beside = len(self._reader.columns) - 1
         return Values(self._name, form, schema, bad_rows, options, beside)
 
     def locations(self) -> tuple[str, ...]:
@@ -253,11 +238,11 @@ class KafkaSpout(PartitionedSpout):
             if previous is None:
                 raise
             log.warning("%s", error)  # it has run before: start, and wait for the brokers
-        _allow_own_group(spark)
+        allow_own_group(spark)
         if self._corrections is not None:
             self._corrections.open(spark, _batch(previous and previous.latest.get(CORRECTIONS)))
         nothing = {("txn", 0): Position(start=0, end=0, topic_id="")}
-        return self._parsed(self._frame(spark, nothing)).schema
+        return self._parsed(self._reader.rows(spark, nothing)).schema
 
     def _check_subscription(self, previous: PartitionPositions | None) -> None:
         if self._pattern is not None:
@@ -419,7 +404,7 @@ class KafkaSpout(PartitionedSpout):
         words = f"{self._name} goes on at offset {lost.skipped.next}: {lost.words}."
         notices.warning("%s", words)
         self._losses = {**self._losses, partition: words}
-        self._group = _new_group()
+        self._reader.renew_group()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -440,13 +425,12 @@ class KafkaSpout(PartitionedSpout):
             try:
                 self._check_there(attempt, planned)
             except TxnError:
-                # Consumers keep records fetched ahead, of a topic that is now another one.
-                self._group = _new_group()
+                self._reader.renew_group()
                 raise
         rows = (
-            self._frame(spark, planned)
+            self._reader.rows(spark, planned)
             if planned
-            else no_rows(spark, as_struct(self._schema(), self._name))
+            else no_rows(spark, as_struct(self._reader.schema, self._name))
         )
         if (corrected := self._corrected(positions)) is None:
             return self._parsed(rows)
@@ -487,8 +471,7 @@ class KafkaSpout(PartitionedSpout):
         topics = self._cluster.describe(sorted(planned))
         for topic, topic_id in planned.items():
             if (current_id := topics[topic].id if topic in topics else "gone") != topic_id:
-                # Consumers keep records fetched ahead, of the topic that is another one.
-                self._group = _new_group()
+                self._reader.renew_group()
                 raise FailedException(
                     f"{self._name} has read batch {attempt} while topic {topic!r} was deleted (its "
                     f"id was {topic_id} and is {current_id}). The batch is replayed."
@@ -621,128 +604,11 @@ class KafkaSpout(PartitionedSpout):
             "again."
         )
 
-    def _frame(self, spark: SparkSession, planned: Mapping[Partition, Position]) -> DataFrame:
-        from pyspark.errors import AnalysisException
-
-        assigned: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for (topic, number), position in planned.items():
-            assigned.setdefault(topic, []).append(number)
-            starts.setdefault(topic, {})[str(number)] = position.start
-            ends.setdefault(topic, {})[str(number)] = position.end
-        positions = {
-            "assign": json.dumps(assigned),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
-            # Always: `on_data_loss` is applied when a batch is planned.
-            "failOnDataLoss": "true",
-            "includeHeaders": str(self._include_headers).lower(),
-            # Executors keep consumers, and their connections, by group: a new one for each
-            # partition of each batch costs more than reading a small batch. No group is joined.
-            "kafka.group.id": self._group,
-        }
-        reader = spark.read.format("kafka").options(**{**self._settings.spark, **positions})
-        try:
-            return reader.load()
-        except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_NOT_FOUND" and "find data source" not in str(
-                error
-            ):
-                raise
-            raise SetupError(
-                f"{self._name} needs Spark's Kafka source, which this Spark session does not have. "
-                "Start it with delta_session(..., packages=KafkaSpout.packages); `txn run` does.",
-                number="TXN-211",
-            ) from error
-
-    def _schema(self) -> str:
-        return _COLUMNS + (_HEADERS if self._include_headers else "")
-
-
-def _check_servers(servers: str) -> None:
-    """Refuse addresses that no client can reach.
-
-    Raises:
-        TopologyError: it is not a list of brokers with their ports.
-    """
-    for server in [one.strip() for one in str(servers).split(",") if one.strip()] or [""]:
-        host, _, port = server.rpartition(":")
-        if host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
-            continue
-        raise TopologyError(
-            f"KafkaSpout({servers!r}) names no broker and port in {server!r}. Write every broker "
-            "as host:port, for example 'broker-1:9092,broker-2:9092'.",
-            number="TXN-404",
-        )
-
 
 def _batch(position: Any | None) -> FileBatch | None:
     return None if position is None else FileBatch.model_validate(position)
 
 
-def _new_group() -> str:
-    """Return a new group id, named as Spark names its own."""
-    return f"spark-kafka-relation-{uuid.uuid4()}-executor"
-
-
-def _allow_own_group(spark: SparkSession) -> None:
-    """Silence Spark's warning at each batch, as if the group were joined."""
-    jvm = jvm_of(spark)
-    if jvm is not None:
-        configurator = jvm.org.apache.logging.log4j.core.config.Configurator
-        level = jvm.org.apache.logging.log4j.Level
-        if_known(lambda: configurator.setLevel(_SPARKS_PROVIDER, level.ERROR))
-
-
 def _listed(topics: Collection[str]) -> str:
     names = ", ".join(repr(name) for name in sorted(topics))
     return f"topic {names}" if len(topics) == 1 else f"topics {names}"
-
-
-def _subscription(
-    spout: str, topics: Sequence[str] | None, pattern: str | None
-) -> tuple[tuple[str, ...], str | None]:
-    if isinstance(topics, str) or bool(topics) == bool(pattern) or not all(topics or (True,)):
-        raise TopologyError(
-            f"{spout} needs either topics=['a', 'b'] or pattern='a|b.*', and not both.",
-            number="TXN-404",
-        )
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise TopologyError(
-                f"{spout} has a pattern that is not a regular expression: {error}.",
-                number="TXN-404",
-            ) from error
-    return tuple(dict.fromkeys(topics or ())), pattern
-
-
-def _timestamp_ms(spout: str, first_poll: str, start: int | datetime | None) -> int | None:
-    if first_poll.endswith("timestamp") != (start is not None):
-        raise TopologyError(
-            f"{spout} has first_poll={first_poll!r} and start_timestamp={start!r}: the timestamp "
-            "strategies need a start_timestamp, and the others must not have one.",
-            number="TXN-404",
-        )
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise TopologyError(
-                f"{spout} has a start_timestamp without a time zone: {start}. Add one, for example "
-                "datetime(..., tzinfo=timezone.utc).",
-                number="TXN-404",
-            )
-        return int(start.timestamp() * 1000)
-    return start
-
-
-def _checked_choice(
-    spout: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any
-) -> Any:
-    plain = getattr(value, "value", value)
-    if plain not in allowed:
-        raise TopologyError(
-            f"{spout} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.", number="TXN-404"
-        )
-    return as_type(plain)

@@ -286,7 +286,7 @@ def test_a_session_without_kafkas_source_is_told_what_to_do(tmp_path: Path, topi
         "from txn.session import delta_session\n"
         "from spouts.kafka import KafkaSpout\n"
         "spark = delta_session('none', 'local[1]', {'spark.driver.memory': '1g'})\n"
-        "KafkaSpout('localhost:1', topics=['a'])._frame(spark, {})\n"
+        "KafkaSpout('localhost:1', topics=['a'])._reader.rows(spark, {})\n"
     )
     said = subprocess.run(
         [sys.executable, "-c", code],
