@@ -1,43 +1,31 @@
-"""The shared part of both state layouts: take partial aggregates, report changed keys."""
+"""The shared part of both state layouts: take partial aggregates, report values and changes."""
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.state.changes import refuse_taken_names
-from committers.state.partials import PartialRows, columns_read, shown_alone
+from committers.state.partials import PartialRows, mergeable
+from committers.state.properties import described_values
+from committers.state.reading import StateReader
+from committers.state.removal import check_condition
+from committers.state.shape import StateShape
 from committers.table_committer import TableCommitter
 from txn.errors import TopologyError
-from txn.interfaces import Aggregate, Publication, Semantics
+from txn.interfaces import Publication, Semantics, StoredRows
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StateCommitter", "StateLayout"]
+__all__ = ["StateCommitter"]
 
-
-class StateLayout(Protocol):
-    """The common protocol of the layouts of a state table."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Grouping columns; empty for one global row."""
-
-    @property
-    def aggregates(self) -> Mapping[str, Aggregate]:
-        """Value column -> aggregate."""
-
-    @property
-    def remove_where(self) -> str | None:
-        """The condition that removes a key; None: keys stay."""
-
-
-L = TypeVar("L", bound=StateLayout)
+L = TypeVar("L", bound=StateShape)
 
 
 class StateCommitter(TableCommitter, Generic[L]):
@@ -46,6 +34,8 @@ class StateCommitter(TableCommitter, Generic[L]):
     Args:
         layout: its keys, aggregates and columns.
     """
+
+    _reader: StateReader[L]
 
     def __init__(
         self,
@@ -58,13 +48,23 @@ class StateCommitter(TableCommitter, Generic[L]):
     ) -> None:
         self._layout = layout  # before `_begin`, which reads it
         self._partials = PartialRows(layout.keys, layout.aggregates)
+        self._stored_columns: StructType | None = None
         super().__init__(
             path, semantics, storage_options=storage_options, new_id=new_id, keys=layout.keys
         )
 
+    @property
+    def groups(self) -> bool:
+        """True if partials of several txids may be merged before they meet stored values.
+
+        Not if one txid may remove a key that comes back with the next.
+        """
+        layout = self._layout
+        return layout.remove_where is None and all(map(mergeable, layout.aggregates.values()))
+
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
-        return columns_read(self._layout.keys, self._layout.aggregates)
+        return self._layout.columns_read
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
         """The rows, if they have the keys and all columns that the aggregates read."""
@@ -74,22 +74,96 @@ class StateCommitter(TableCommitter, Generic[L]):
         """One row per group of the batch; for a global aggregate always one row."""
         return self._partials.of(batch, count_as)
 
+    # --- columns -----------------------------------------------------------------------------
+
+    def _spec(self, schema: StructType) -> TableSpec:
+        layout = self._layout
+        columns = layout.table_schema(self._spark, schema)
+        self._staged_schema, self._stored_columns = schema, columns
+        if layout.remove_where is not None:
+            shown = layout.shown_schema(self._spark, columns)
+            # In the session that will evaluate it, where the user's own functions are unknown.
+            check_condition(self._turn_session(), layout.remove_where, shown, self.name)
+        return TableSpec(
+            self._opened.topology,
+            layout.kind,
+            self.semantics,
+            storable_columns(columns, self.name),
+            layout.keys,
+            described_values(layout),
+            layout.buckets,
+            layout.remove_where,
+        )
+
+    def _turn_session(self) -> SparkSession:
+        """The session of a commit turn."""
+        return self._session({})
+
+    def _table_schema(self) -> StructType:
+        if self._stored_columns is None:
+            raise TopologyError(
+                f"Table {self.name} is written to before it was opened.", number="TXN-116"
+            )
+        return self._stored_columns
+
+    def _stored_schema(self) -> StructType:
+        """The columns of the table, even before the first batch."""
+        return self._logged_schema() if self._staged_schema is None else self._table_schema()
+
+    def _any_session(self) -> SparkSession:
+        """The session of the run; before `open`, the active one."""
+        from pyspark.sql import SparkSession
+
+        return self._spark if self._context else SparkSession.builder.getOrCreate()
+
+    # --- values ------------------------------------------------------------------------------
+
     def shown(self, partials: DataFrame) -> DataFrame:
         """The keys and values that these partials give in an empty state."""
-        layout = self._layout
-        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
+        return self._layout.shown_alone(partials)
 
-    @abstractmethod
+    def values_schema(self, partials: StructType) -> StructType:
+        """Keys and values as readers see them, given the columns of the partials. Runs no job."""
+        spark = self._any_session()
+        return self._layout.shown_schema(spark, self._layout.table_schema(spark, partials))
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
+        """Keys and values as of `txid`, the newest committed one, from the newest files.
+
+        An opaque table has the previous values of everything published since, and compaction takes
+        only committed txids. If another table with layout="upsert" holds `txid` in one version
+        with later ones, it is read as of the txid before them.
+
+        Raises:
+            StateError: `exact`, and the table has no version for it.
+            TableRefusedError: the commit files needed were cleaned out of the log, or a file of
+                that state was deleted.
+            TableChangedError: a file of the table's newest version is gone.
+        """
+        return self._up_to_date(
+            lambda: self._stored_rows(*self._reader.as_of(txid, self._reading(), exact=exact))
+        )
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def require_changes(self) -> None:
+        """Refuse a `prev_<value>` that is the name of a key or another value."""
+        self._layout.require_changes(self.name)
+
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
             TopologyError: a `prev_<value>` is the name of a key or another value.
         """
+        spark = self._any_session()
+        columns = self._layout.table_schema(spark, partials)
+        return self._layout.changes_schema(spark, columns, self.name)
 
-    def require_changes(self) -> None:
-        """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._layout.keys, tuple(self._layout.aggregates), self.name)
+    def _no_changes(self) -> StoredRows:
+        """The changes of a txid that touches no key."""
+        columns = self._layout.changes_schema(self._spark, self._stored_schema(), self.name)
+        return StoredRows(no_rows(self._spark, columns))
 
     def _require_one_txid(self, publication: Publication) -> None:
         """Refuse a publication whose changes cannot be separated by txid.
@@ -104,13 +178,3 @@ class StateCommitter(TableCommitter, Generic[L]):
                 "Run the topology with max_group_commit=1.",
                 number="TXN-116",
             )
-
-    def _stored_schema(self) -> StructType:
-        """The columns of the table, even before the first batch."""
-        return self._logged_schema() if self._staged_schema is None else self._table_schema()
-
-    def _any_session(self) -> SparkSession:
-        """The session of the run; before `open`, the active one."""
-        from pyspark.sql import SparkSession
-
-        return self._spark if self._context else SparkSession.builder.getOrCreate()

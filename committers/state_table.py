@@ -8,22 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
-from committers.aggregates.base import kept_in
+from committers.aggregates.base import named_for
 from committers.guard import parse_semantics
-from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
 from committers.reading import read_table
 from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
 from committers.state.keys import keys_reader
+from committers.state.layouts import RESERVED, LogLayout, UpsertLayout
 from committers.state.partials import mergeable
+from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState, find_stored
 from committers.state.versions import missing_file, newest_version, version_of
-from committers.upsert_layout.columns import RESERVED, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
-from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
 from txn.storage.storage import Storage
@@ -121,16 +120,28 @@ class StateTable(State):
             TopologyError: there is no aggregate, a name is used twice or reserved, or the layout
                 does not support an aggregate or condition.
         """
+        named = named_for(self.path, aggregates)
         if self.layout == "log":
-            return self._bind_log(keys, aggregates)
+            log = LogLayout(tuple(keys), named, self.remove_where)
+            _refuse_names(log, self.path)
+            self._refuse_unmergeable(named)
+            return LogCommitter(
+                self.path,
+                self.semantics,
+                log,
+                self.compact_files,
+                Pace(self.compact_share, time.monotonic),
+                storage_options=self._options,
+                new_id=self._new_id,
+            )
         layout = UpsertLayout(
             tuple(keys),
-            kept_in(self.path, aggregates),
+            named,
+            self.remove_where,
             self.buckets if keys else 1,
             self.semantics is Semantics.OPAQUE,
-            self.remove_where,
         )
-        _refuse_names(keys, aggregates, (*layout.bookkeeping, *RESERVED), self.path)
+        _refuse_names(layout, self.path)
         return UpsertCommitter(
             self.path,
             self.semantics,
@@ -139,8 +150,8 @@ class StateTable(State):
             new_id=self._new_id,
         )
 
-    def _bind_log(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
-        _refuse_names(keys, aggregates, (TXID, *RESERVED), self.path)
+    def _refuse_unmergeable(self, aggregates: Mapping[str, Aggregate]) -> None:
+        """Refuse removals and aggregates that layout="log" cannot support."""
         if self.remove_where is not None and self.semantics is Semantics.NON_TRANSACTIONAL:
             raise TopologyError(
                 f'State table {self.path} has layout="log" and semantics="non_transactional", so '
@@ -156,15 +167,6 @@ class StateTable(State):
                     'does not allow. Use layout="upsert", or an aggregate that can be combined.',
                     number="TXN-111",
                 )
-        return LogCommitter(
-            self.path,
-            self.semantics,
-            LogLayout(tuple(keys), kept_in(self.path, aggregates), self.remove_where),
-            self.compact_files,
-            Pace(self.compact_share, time.monotonic),
-            storage_options=self._options,
-            new_id=self._new_id,
-        )
 
     def read(
         self,
@@ -259,7 +261,7 @@ class StateTable(State):
                 `aggregates` lacks one.
         """
         rows, properties = read_table(spark, self._storage(), follow=True)
-        StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+        shape_of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
 
     def _stored(
         self,
@@ -271,9 +273,9 @@ class StateTable(State):
         storage = self._storage()
         stored = find_stored(spark, storage, version)
         if stored is not None:
-            return stored, StateShape.of(stored.properties, self.path, aggregates)
+            return stored, shape_of(stored.properties, self.path, aggregates)
         rows, properties = read_table(spark, storage, version)
-        return rows, StateShape.of(properties, self.path, aggregates)
+        return rows, shape_of(properties, self.path, aggregates)
 
     def _storage(self) -> Storage:
         return Storage(self.path, self._options)
@@ -283,8 +285,8 @@ def _shown(stored: StoredState | DataFrame, shape: StateShape) -> DataFrame:
     """Keys and values as readers see them."""
     if not isinstance(stored, StoredState):
         return shape.shown(stored)
-    parts = stored.in_two() if shape.splits else None
-    if parts is None:
+    parts = stored.in_two() if isinstance(shape, LogLayout) and shape.splits else None
+    if not isinstance(shape, LogLayout) or parts is None:
         return shape.shown(stored.rows())
     once, rest = parts
     if not rest.files:
@@ -293,16 +295,15 @@ def _shown(stored: StoredState | DataFrame, shape: StateShape) -> DataFrame:
     return shape.shown_in_two(once.rows(), rest.rows(), has_null=has_null)
 
 
-def _refuse_names(
-    keys: Sequence[str], aggregates: Mapping[str, Aggregate], own: Sequence[str], table: str
-) -> None:
-    if not aggregates:
+def _refuse_names(layout: StateShape, table: str) -> None:
+    if not layout.aggregates:
         raise TopologyError(
             f"State table {table} has no aggregate. Name at least one, such as rows=Count().",
             number="TXN-109",
         )
+    own = (*layout.bookkeeping, *RESERVED)
     taken = {name.lower(): "the table's own bookkeeping" for name in own}
-    for role, names in (("a key", tuple(keys)), ("a value", tuple(aggregates))):
+    for role, names in (("a key", layout.keys), ("a value", layout.values)):
         for name in names:
             if name.lower() in taken:
                 raise TopologyError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from committers.aggregates.parameters import as_text, require_text
 from committers.aggregates.totals import of_table
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Builtin",
     "OfColumn",
+    "Reduction",
     "either",
     "if_any",
     "input_column",
     "input_value",
-    "kept_in",
+    "named_for",
     "require_numeric",
 ]
 
@@ -111,9 +113,36 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
 
 
 class Builtin(Aggregate):
-    """An aggregate of this package: a table records its name, and that is enough to read it."""
+    """An aggregate of this package: a table records its name, and that is enough to read it.
+
+    A subclass defines each step once, for types that may be unknown.
+    """
 
     _table: str | None = None
+
+    @abstractmethod
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
+        """The partial over input columns of these types; a type that is missing is unknown."""
+
+    @abstractmethod
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
+        """Both values combined; `kind` is their type, None if it is unknown."""
+
+    def partial(self) -> Column:
+        """The partial, without knowing the types of the input columns."""
+        return self._partial({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The partial over input columns of known types."""
+        return self._partial(kinds)
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Both values combined, without knowing their type."""
+        return self._combine(stored, partial, None)
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """Both values combined."""
+        return self._combine(stored, partial, kind)
 
     @property
     def _what(self) -> str:
@@ -135,14 +164,33 @@ class Builtin(Aggregate):
         return sf.lit(None)
 
 
-def kept_in(table: str, aggregates: Mapping[str, Any]) -> dict[str, Any]:
+def named_for(table: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
     """Copy the built-in aggregates, so that their errors name the table; keep all others."""
     named = dict(aggregates)
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Builtin):
-            named[name] = copy.copy(aggregate)
-            named[name]._table = table
+            own = named[name] = copy.copy(aggregate)
+            own._table = table
     return named
+
+
+class Reduction(Builtin):
+    """An aggregate that merges partials as it does rows: the least of least values is the least."""
+
+    @abstractmethod
+    def _values(self, kinds: Mapping[str, DataType]) -> Column:
+        """The value of a row, given the types of the input columns."""
+
+    @abstractmethod
+    def _reduce(self, values: Column) -> Column:
+        """SQL's aggregate over the values of rows, or over partials."""
+
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
+        return self._reduce(self._values(kinds))
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The same aggregate over the partials."""
+        return self._reduce(partial)
 
 
 class OfColumn(Builtin):

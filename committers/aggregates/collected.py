@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from committers.aggregates.base import (
     Builtin,
     OfColumn,
+    Reduction,
     either,
     if_any,
     input_column,
@@ -29,7 +30,7 @@ _MOST_KEPT = 10_000
 """The most values that one key may hold: a row of a table, not a table in a row."""
 
 
-class _Ordered(Builtin):
+class _Ordered(Reduction):
     """The value of one column at an extreme of another."""
 
     def __init__(self, column: str, order_by: str) -> None:
@@ -41,11 +42,7 @@ class _Ordered(Builtin):
         """The value and the order."""
         return (self.column, self.order_by)
 
-    def partial(self) -> Column:
-        """The (order, value) at the extreme."""
-        return self.partial_of({})
-
-    def _row(self, kinds: Mapping[str, DataType]) -> Column:
+    def _values(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<order, value>; NULL if the order is NULL: the row is neither first nor last."""
         from pyspark.sql import functions as sf
 
@@ -66,23 +63,16 @@ class First(_Ordered):
     on batches. Stored as struct<order, value>. Source: Trident's `minBy`.
     """
 
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """The least (order, value)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.min(self._row(kinds))
+        return sf.min(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The lesser (order, value) of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.least(stored, partial)
-
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """The smallest (order, value)."""
-        from pyspark.sql import functions as sf
-
-        return sf.min(partial)
 
 
 class Last(_Ordered):
@@ -93,23 +83,16 @@ class Last(_Ordered):
     struct<order, value>. Source: Trident's `maxBy`.
     """
 
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """The greatest (order, value)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.max(self._row(kinds))
+        return sf.max(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The greater (order, value) of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
-
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """The greatest (order, value)."""
-        from pyspark.sql import functions as sf
-
-        return sf.max(partial)
 
 
 class FirstN(Builtin):
@@ -145,11 +128,7 @@ class FirstN(Builtin):
         """N and the columns."""
         return (self.n, *self.columns)
 
-    def partial(self) -> Column:
-        """min_by(row, row, n), or max_by."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """min_by(row, row, n), or max_by, 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
@@ -165,7 +144,7 @@ class FirstN(Builtin):
 
         return sf.array()
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The first `n` of both."""
         from pyspark.sql import functions as sf
 
@@ -210,11 +189,7 @@ class CollectSet(OfColumn):
         """The column and the limit."""
         return (self.column, self.limit)
 
-    def partial(self) -> Column:
-        """The smallest values of collect_set(column)."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """The smallest values of collect_set(column), 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
@@ -226,7 +201,7 @@ class CollectSet(OfColumn):
 
         return sf.array()
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The smallest values of both."""
         from pyspark.sql import functions as sf
 
@@ -275,7 +250,7 @@ class CountDistinct(OfColumn):
         """The column and lg_config_k."""
         return (self.column, self.lg_config_k)
 
-    def partial(self) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """hll_sketch_agg(column)."""
         from pyspark.sql import functions as sf
 
@@ -290,7 +265,7 @@ class CountDistinct(OfColumn):
         header = (2, 1, 7, self.lg_config_k, 3, 4, 0, 8)
         return sf.lit(bytes(header) + bytes(32))
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The union of both sketches."""
         from pyspark.sql import functions as sf
 

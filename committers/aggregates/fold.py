@@ -54,11 +54,7 @@ class Fold(Builtin):
         """The two expressions and the columns."""
         return (self.init, self.reduce, *self.columns)
 
-    def partial(self) -> Column:
-        """The rows, sorted."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """The rows, sorted, 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
@@ -71,7 +67,7 @@ class Fold(Builtin):
 
         return self._fold(sf.expr(self.init), partial)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The rows folded into the stored value, or into `init` if that is NULL."""
         from pyspark.sql import functions as sf
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from committers.aggregates.base import (
     Builtin,
     OfColumn,
+    Reduction,
     either,
     if_any,
     input_column,
@@ -56,13 +57,13 @@ class Count(Builtin):
     def __init__(self, column: str | None = None) -> None:
         self.column = None if column is None else require_text(self, column)
 
-    def partial(self) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """count(*) or count(column)."""
         from pyspark.sql import functions as sf
 
         return sf.count("*" if self.column is None else input_column(self.column))
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The sum of both; NULL counts as 0."""
         return _or_zero(stored) + _or_zero(partial)
 
@@ -85,78 +86,55 @@ class Sum(OfColumn):
     settings.
     """
 
-    def partial(self) -> Column:
-        """sum(column)."""
-        return _checked_sum(self, None)
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """sum(column), of numbers only."""
         require_numeric(self, self.column, kinds)
         return _checked_sum(self, kinds.get(self.column))
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """The sum without NULLs; `combine_as` keeps every digit of wide decimals."""
-        return either(stored + partial, stored, partial)
-
-    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
-        """The sum without NULLs."""
-        return exact_add(stored, partial, kind, self._what)
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
+        """The sum without NULLs; every digit of it, if the type is known."""
+        return _added(stored, partial, kind, self._what)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The sum without NULLs."""
         return exact_sum(partial, kind, self._what)
 
 
-class Min(OfColumn):
+class _OfValues(Reduction, OfColumn):
+    """SQL's aggregate over the values of one column."""
+
+    def _values(self, kinds: Mapping[str, DataType]) -> Column:
+        return input_value(self.column, kinds)
+
+
+class Min(_OfValues):
     """Smallest value of a column, NULL without values. NaN is the greatest number."""
 
-    def partial(self) -> Column:
-        """min(column)."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """min(column), 0.0 for -0.0."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.min(input_value(self.column, kinds))
+        return sf.min(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The smaller of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.least(stored, partial)
 
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """The smallest."""
-        from pyspark.sql import functions as sf
 
-        return sf.min(partial)
-
-
-class Max(OfColumn):
+class Max(_OfValues):
     """Greatest value of a column, NULL without values. NaN is the greatest number."""
 
-    def partial(self) -> Column:
-        """max(column)."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """max(column), 0.0 for -0.0."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.max(input_value(self.column, kinds))
+        return sf.max(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The greater of the two; NULL counts only if both are NULL."""
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
-
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """The greatest."""
-        from pyspark.sql import functions as sf
-
-        return sf.max(partial)
 
 
 class Avg(OfColumn):
@@ -168,39 +146,26 @@ class Avg(OfColumn):
     all.
     """
 
-    def partial(self) -> Column:
-        """struct<sum, count> of the column."""
-        return self._sum_and_count(None)
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<sum, count> of a column of numbers."""
-        require_numeric(self, self.column, kinds)
-        return self._sum_and_count(kinds.get(self.column))
-
-    def _sum_and_count(self, kind: DataType | None) -> Column:
         from pyspark.sql import functions as sf
 
+        require_numeric(self, self.column, kinds)
+        kind = kinds.get(self.column)
         total, count = _checked_sum(self, kind), sf.count(input_column(self.column))
         if kind is not None:
             total = quotient_checked(total, count, kind, self._what)
         return sf.struct(total.alias("sum"), count.alias("count"))
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """Sum by sum, count by count."""
         from pyspark.sql import functions as sf
 
-        old, new = stored["sum"], partial["sum"]
-        counts = _or_zero(stored["count"]) + _or_zero(partial["count"])
-        both = sf.struct(either(old + new, old, new).alias("sum"), counts.alias("count"))
-        return _unless_both_null(stored, partial, both)
-
-    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
-        """Sum by sum, count by count."""
-        from pyspark.sql import functions as sf
-
-        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
-        total = exact_add(stored["sum"], partial["sum"], kinds["sum"], self._what)
-        count = exact_add(stored["count"], partial["count"], kinds["count"], self._what)
+        kinds = {} if kind is None else _types_of_fields(kind)
+        total, count = (
+            _added(stored[name], partial[name], kinds.get(name), self._what)
+            for name in ("sum", "count")
+        )
         both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
         return _unless_both_null(stored, partial, both)
 
@@ -208,7 +173,7 @@ class Avg(OfColumn):
         """Sums and counts added up."""
         from pyspark.sql import functions as sf
 
-        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
+        kinds = _types_of_fields(kind)
         total = exact_sum(partial["sum"], kinds["sum"], self._what)
         count = exact_sum(partial["count"], kinds["count"], self._what)
         both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
@@ -232,11 +197,7 @@ class Variance(OfColumn):
     Variances", 1979; Spark's own `CentralMomentAgg` is the same.
     """
 
-    def partial(self) -> Column:
-        """struct<count, mean, m2> of the column."""
-        return self.partial_of({})
-
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+    def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<count, mean, m2> of a column of numbers."""
         from pyspark.sql import functions as sf
 
@@ -249,7 +210,7 @@ class Variance(OfColumn):
             (sf.var_pop(column) * count).alias("m2"),
         )
 
-    def combine(self, stored: Column, partial: Column) -> Column:
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """Add the counts, weight the mean by count, add both m2 and the distance of the means."""
         from pyspark.sql import functions as sf
 
@@ -265,11 +226,11 @@ class Variance(OfColumn):
         return _unless_both_null(stored, partial, both)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Apply `combine` one by one, in any order: sums of squares would lose digits."""
+        """Combine them one by one, in any order: sums of squares would lose digits."""
         from pyspark.sql import functions as sf
 
         def add(one: Column, other: Column) -> Column:
-            counted = sf.when(other["count"] == 0, one).otherwise(self.combine(one, other))
+            counted = sf.when(other["count"] == 0, one).otherwise(self._combine(one, other, kind))
             return sf.when(_or_zero(one["count"]) == 0, other).otherwise(counted).cast(kind)
 
         return sf.reduce(sf.collect_list(partial), sf.lit(None).cast(kind), add)
@@ -291,104 +252,64 @@ class StdDev(Variance):
         return sf.sqrt(super().result(stored))
 
 
-class BoolAnd(OfColumn):
+class BoolAnd(_OfValues):
     """True if a boolean column is true in all rows where it is not NULL; NULL without such rows."""
 
-    def partial(self) -> Column:
-        """bool_and(column)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.bool_and(input_column(self.column))
+        return sf.bool_and(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored AND partial, without NULLs."""
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         return either(stored & partial, stored, partial)
 
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """True if all are true, without NULLs."""
-        from pyspark.sql import functions as sf
 
-        return sf.bool_and(partial)
-
-
-class BoolOr(OfColumn):
+class BoolOr(_OfValues):
     """True if a boolean column is true in any row; NULL if it is NULL in all of them."""
 
-    def partial(self) -> Column:
-        """bool_or(column)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.bool_or(input_column(self.column))
+        return sf.bool_or(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored OR partial, without NULLs."""
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         return either(stored | partial, stored, partial)
 
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """True if any is true."""
-        from pyspark.sql import functions as sf
 
-        return sf.bool_or(partial)
-
-
-class BitAnd(OfColumn):
+class BitAnd(_OfValues):
     """Bitwise AND of an integer column over the rows where it is not NULL, in the column's type."""
 
-    def partial(self) -> Column:
-        """bit_and(column)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.bit_and(input_column(self.column))
+        return sf.bit_and(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored & partial, without NULLs."""
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         return either(stored.bitwiseAND(partial), stored, partial)
 
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise AND, without NULLs."""
-        from pyspark.sql import functions as sf
 
-        return sf.bit_and(partial)
-
-
-class BitOr(OfColumn):
+class BitOr(_OfValues):
     """Bitwise OR of an integer column over the rows where it is not NULL, in the column's type."""
 
-    def partial(self) -> Column:
-        """bit_or(column)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.bit_or(input_column(self.column))
+        return sf.bit_or(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored | partial, without NULLs."""
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         return either(stored.bitwiseOR(partial), stored, partial)
 
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise OR, without NULLs."""
-        from pyspark.sql import functions as sf
 
-        return sf.bit_or(partial)
-
-
-class BitXor(OfColumn):
+class BitXor(_OfValues):
     """Bitwise XOR of an integer column over the rows where it is not NULL, in the column's type."""
 
-    def partial(self) -> Column:
-        """bit_xor(column)."""
+    def _reduce(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.bit_xor(input_column(self.column))
+        return sf.bit_xor(values)
 
-    def combine(self, stored: Column, partial: Column) -> Column:
-        """Stored ^ partial, without NULLs."""
+    def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         return either(stored.bitwiseXOR(partial), stored, partial)
-
-    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
-        """Bitwise XOR, without NULLs."""
-        from pyspark.sql import functions as sf
-
-        return sf.bit_xor(partial)
 
 
 def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
@@ -407,6 +328,21 @@ def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
         # `try_sum` of decimals takes twice the time of `sum`.
         total = sf.try_sum(column) if wants_exact_check(kind) else sf.sum(column)
     return or_overflow(total, sf.count(column) > 0, aggregate._what)
+
+
+def _added(stored: Column, partial: Column, kind: DataType | None, what: str) -> Column:
+    """The sum of both without NULLs; an error if it leaves the range of `kind`, if that is known.
+
+    Args:
+        what: the sum's name, for the error.
+    """
+    if kind is None:
+        return either(stored + partial, stored, partial)
+    return exact_add(stored, partial, kind, what)
+
+
+def _types_of_fields(kind: DataType) -> dict[str, DataType]:
+    return {field.name: field.dataType for field in cast("StructType", kind)}
 
 
 def _or_zero(count: Column) -> Column:

@@ -1,4 +1,4 @@
-"""The changes of a txid in a table with layout="log" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="log" (`StateShape.change_columns`).
 
 The table has the partials of all txids, so it merges the earlier ones of every staged key.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.log_layout.columns import LogLayout
+from committers.state.layouts import LogLayout
 from committers.state.merging import BEFORE
 from committers.state.removal import with_removal
 from txn.spark.names import quoted
@@ -28,13 +28,15 @@ def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None)
     from pyspark.sql import functions as sf
 
     before = sf.col(quoted(BEFORE))
-    shown, gone = with_removal(_shown(layout, rows), layout.keys, removed)
     existed = before.isNotNull()
-    columns = [sf.col(quoted(key)) for key in layout.keys]
-    columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in layout.aggregates]
-    for name, aggregate in layout.aggregates.items():
-        old = aggregate.result(aggregate.initial(before.getField(name)))
-        columns.append(sf.when(existed, old).alias(f"prev_{name}"))
+    shown, gone = with_removal(layout.shown_once(rows, before), layout.keys, removed)
+    columns = layout.change_columns(
+        [sf.col(quoted(key)) for key in layout.keys],
+        lambda name: sf.col(quoted(name)),
+        ~gone,
+        lambda name: layout.shown_value(name, before.getField(name)),
+        existed,
+    )
     # A key that is new and removed in one txid never existed.
     return shown.where(~gone | existed).select(*columns)
 
@@ -47,18 +49,5 @@ def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as sf
 
-    gone = _shown(layout, rows).where(sf.expr(layout.remove_where or "false"))
+    gone = layout.shown_once(rows).where(sf.expr(layout.remove_where or "false"))
     return gone.select(*(sf.col(quoted(key)) for key in layout.keys))
-
-
-def _shown(layout: LogLayout, rows: DataFrame) -> DataFrame:
-    """Keys and values as readers see them, and the partials before."""
-    from pyspark.sql import functions as sf
-
-    values = (
-        aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
-        for name, aggregate in layout.aggregates.items()
-    )
-    return rows.select(
-        *(sf.col(quoted(key)) for key in layout.keys), *values, sf.col(quoted(BEFORE))
-    )

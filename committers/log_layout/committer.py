@@ -9,29 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
 from committers.log_layout.changes import from_partials
-from committers.log_layout.columns import LogLayout
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
 from committers.log_layout.reading import LogReader
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
-from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
-from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.state.removal import REMOVED, check_condition
-from committers.state.shape import described
+from committers.state.layouts import LogLayout
 from committers.state_committer import StateCommitter
-from txn.delta.commits import TXID
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
-from txn.spark.rows import no_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 __all__ = ["LogCommitter"]
 
@@ -47,6 +37,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     layout = "log"
     """The table's layout, for `txn plan`."""
+    _reader: LogReader
 
     def __init__(
         self,
@@ -59,7 +50,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self.prepare_reads = layout.removes
+        self.prepare_reads = layout.keeps_removed
         super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
         self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
@@ -71,61 +62,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
             self._layout, self._reader, self._log, self._area, self._table_schema
         )
 
-    @property
-    def groups(self) -> bool:
-        """True if one version may hold several txids.
-
-        Not if one txid may remove a key that comes back with the next.
-        """
-        return not self._layout.removes
-
-    def _spec(self, schema: StructType) -> TableSpec:
-        self._staged_schema = schema
-        layout = self._layout
-        if layout.remove_where is not None:
-            shown = self.values_schema(schema)
-            # In the session that will evaluate it, where the user's own functions are unknown.
-            check_condition(self._session({}), layout.remove_where, shown, self.name)
-        return TableSpec(
-            self._opened.topology,
-            LOG_WITH_REMOVAL if layout.removes else self.layout,
-            self.semantics,
-            storable_columns(self._table_schema(), self.name),
-            layout.keys,
-            tuple((name, *described(agg, always=True)) for name, agg in layout.aggregates.items()),
-            remove_where=layout.remove_where,
-        )
-
-    def _table_schema(self) -> StructType:
-        return self._layout.table_schema(self._known_staged_schema())
-
-    def values_schema(self, partials: StructType) -> StructType:
-        """Keys and values as readers see them. Runs no job."""
-        return self._layout.shown_schema(self._any_session(), partials)
-
-    # --- queries -----------------------------------------------------------------------------
-
-    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
-        """Keys and values as of `txid`, the newest committed one: its rows and those before it.
-
-        Compaction takes only committed txids, so no row includes a later one.
-
-        Raises:
-            TableChangedError: a file of the table's newest version is gone.
-        """
-        return self._up_to_date(
-            lambda: self._stored_rows(*self._reader.as_of(txid, self._reading()))
-        )
-
     # --- changes -----------------------------------------------------------------------------
-
-    def changes_schema(self, partials: StructType) -> StructType:
-        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
-
-        Raises:
-            TopologyError: a `prev_<value>` is the name of a key or another value.
-        """
-        return self._layout.changes_schema(self._any_session(), partials, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid: one row per touched key, with `prev_<value>`.
@@ -139,9 +76,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         """
         self._require_one_txid(publication)
         if not prepared.staged.files:
-            schema = self._stored_schema()
-            fields = [field for field in schema if field.name not in (TXID, REMOVED)]
-            return StoredRows(no_rows(self._spark, self.changes_schema(type(schema)(fields))))
+            return self._no_changes()
         return self._up_to_date(lambda: self._changes(prepared, publication))
 
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
@@ -151,7 +86,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         reading = self._reading()
         rows, paths = self._reader.touched(prepared.staged, first, self._spark, reading)
         removed = None
-        if self._layout.removes:
+        if self._layout.keeps_removed:
             removed, marked = self._marks.removed(prepared, publication, reading)
             paths = [*paths, *marked]
         return self._stored_rows(from_partials(self._layout, rows, removed), paths)
@@ -160,7 +95,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         prepared = super()._prepare(staged, publication)
-        if not self._layout.removes or not staged.files:
+        if not self._layout.keeps_removed or not staged.files:
             return prepared
         marks = self._marks.files(staged, publication, self._session({}))
         return replace(prepared, adds=(*prepared.adds, *marks))

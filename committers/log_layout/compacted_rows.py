@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from committers.log_layout.columns import LogLayout
 from committers.publishing.files import ActiveFile
 from committers.reading import strict_reader
+from committers.state.layouts import LogLayout
 from committers.state.merging import merged_by_key
 from committers.state.removal import REMOVED, marks_of, without_removed
 from txn.delta.commits import TXID
@@ -73,7 +73,7 @@ class CompactedRows:
         # Even if one task compacts: the marks are shuffled to it.
         self._own_session().conf.set("spark.sql.shuffle.partitions", str(parts))
         keys = self._layout.keys
-        if self._layout.removes:
+        if self._layout.keeps_removed:
             merged = self._with_marks(rows, files, active, committed, schema).coalesce(parts)
         else:
             merged = merged_by_key(rows, keys, self._layout.aggregates, with_txid=True)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from committers.expressions import bigint
 from committers.log_layout.changes import removed_keys
-from committers.log_layout.columns import LogLayout
 from committers.log_layout.reading import LogReader
 from committers.publishing.log import DeltaLog
 from committers.staging.area import StagingArea
+from committers.state.layouts import LogLayout
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Prepared, Publication, Staged, StagedFile

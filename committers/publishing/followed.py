@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from committers.publishing.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
-from committers.publishing.foreign_commits import ForeignCommits, accepted_version, changed_by
-from committers.publishing.newest import NewestVersions
 from committers.publishing.rules import led_elsewhere
-from committers.publishing.same_table import require_same
 from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
 from committers.publishing.txid_bounds import with_bounds
+from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
+from committers.verifying.foreign_commits import ForeignCommits, accepted_version, changed_by
+from committers.verifying.newest import NewestVersions
+from committers.verifying.same_table import require_same
 from txn.delta.commits import (
     LAST_CHECKPOINT,
     Commit,

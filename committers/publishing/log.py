@@ -7,7 +7,7 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
 2. After a lost race the new versions are read one by one. Only commits that changed no row
    (OPTIMIZE, properties) may stand between the version computed from and the version it lands in; a
    newer epoch ends this process's right to publish, and rows that another writer added or removed
-   stop it, also between two runs (`committers.publishing.foreign_commits`).
+   stop it, also between two runs (`committers.verifying.foreign_commits`).
 3. Every commit of a topology carries a random token. After an append with an unknown outcome (a
    time-out, a full disk) the log shows whether it has landed; nothing is guessed. If storage failed
    for a moment, the same commit is sent again: it lands once, or finds itself in its place.
@@ -16,7 +16,7 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    sent. The caller compares its added files with the staged ones, and fails the attempt. A commit
    that lacks one of its removals is refused here: rows would be in the table twice.
 6. Every commit of a topology records the fingerprints of the versions before it, so an overwritten
-   version is noticed, whoever wrote it (`committers.publishing.chain`).
+   version is noticed, whoever wrote it (`committers.verifying.chain`).
 
 The file system provides durability. A local commit file is created atomically and not fsynced (nor
 does Spark fsync its Parquet files): a power cut may lose the last versions of a table on a local
@@ -40,12 +40,12 @@ from committers.publishing.append import (
     not_appended,
     require_staged,
 )
-from committers.publishing.chain import overwritten
 from committers.publishing.files import ActiveFile
 from committers.publishing.followed import FollowedTable, exclusive
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
 from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
+from committers.verifying.chain import overwritten
 from txn.delta.commits import (
     BEFORE_KEY,
     TOKEN_KEY,

@@ -88,7 +88,7 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
 def judge(commit: Commit | None, version: int, publication: Publication, table: str) -> None:
     """Refuse to publish over another writer's commit that changed rows.
 
-    `committers.publishing.foreign_commits` has already refused changes that last; those seen here
+    `committers.verifying.foreign_commits` has already refused changes that last; those seen here
     were undone since.
 
     Args:

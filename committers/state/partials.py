@@ -17,22 +17,14 @@ if TYPE_CHECKING:
 __all__ = [
     "ROWS",
     "PartialRows",
-    "columns_read",
     "mergeable",
     "merges",
     "nullable",
     "overrides",
-    "shown_alone",
 ]
 
 ROWS = "txn_rows"
 """A temporary column of a global aggregate; no key or value may have this name."""
-
-
-def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tuple[str, ...]:
-    """The columns of a batch's rows that the partials read, each once."""
-    inputs = [name for aggregate in aggregates.values() for name in aggregate.columns]
-    return tuple(dict.fromkeys((*keys, *inputs)))
 
 
 def overrides(aggregate: Aggregate, step: str) -> bool:
@@ -121,29 +113,6 @@ class PartialRows:
         ]
         counts = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
         return _Expressions((), [*columns, count.alias(ROWS)], [*values, *counts])
-
-
-def shown_alone(
-    partials: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    remove_where: str | None,
-) -> DataFrame:
-    """Keys and values as readers see them, of a state with these partials only.
-
-    Args:
-        partials: one row per key.
-    """
-    from pyspark.sql import functions as sf
-
-    values = [
-        aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
-        for name, aggregate in aggregates.items()
-    ]
-    shown = partials.select(*(sf.col(quoted(key)) for key in keys), *values)
-    if remove_where is None:
-        return shown
-    return shown.where(~sf.coalesce(sf.expr(remove_where), sf.lit(False)))
 
 
 def nullable(kind: DataType) -> DataType:

@@ -1,4 +1,4 @@
-"""The changes of a txid in a table with layout="upsert" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="upsert" (`StateShape.change_columns`).
 
 An opaque table has the previous values in the very rows that the txid wrote. In other tables they
 are in the files that the version replaces, so the written rows are joined with those.
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
-from committers.state.changes import refuse_taken_names
 from committers.state.keys import same_key, with_keys_of
+from committers.state.layouts import PREV_TXID, UpsertLayout
 from committers.state.removal import REMOVED
-from committers.upsert_layout.columns import PREV_TXID, UpsertLayout
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
@@ -24,15 +23,9 @@ from txn.storage.storage import Storage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "changes_schema",
-    "files_of_held",
-    "from_previous_values",
-    "from_replaced_rows",
-]
+__all__ = ["files_of_held", "from_previous_values", "from_replaced_rows"]
 
 _AFTER, _BEFORE = "a", "b"
 
@@ -42,22 +35,6 @@ _VACUUMED = (
     "topology; keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay "
     "down."
 )
-
-
-def changes_schema(
-    layout: UpsertLayout, spark: SparkSession, columns: StructType, table: str
-) -> StructType:
-    """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
-
-    Raises:
-        TopologyError: a `prev_<value>` is the name of a key or another value.
-    """
-    from pyspark.sql.types import StructField, StructType
-
-    refuse_taken_names(layout.keys, layout.values, table)
-    shown = layout.shown_schema(spark, columns)
-    previous = [StructField(f"prev_{name}", shown[name].dataType) for name in layout.values]
-    return StructType([*shown.fields, *previous])
 
 
 def files_of_held(
@@ -104,15 +81,14 @@ def from_previous_values(layout: UpsertLayout, written: DataFrame, txid: int) ->
     """Changes from the files that `txid` wrote into an opaque table."""
     from pyspark.sql import functions as sf
 
-    there = ~sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else None
-    existed = sf.col(PREV_TXID).isNotNull()
-    columns = [sf.col(quoted(key)) for key in layout.keys]
-    for name in layout.values:
-        value = layout.shown(name, sf.col(quoted(name)))
-        columns.append((value if there is None else sf.when(there, value)).alias(name))
-    for name in layout.values:
-        previous = layout.shown(name, sf.col(quoted(f"prev_{name}")))
-        columns.append(sf.when(existed, previous).alias(f"prev_{name}"))
+    removed = sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else sf.lit(False)
+    columns = layout.change_columns(
+        [sf.col(quoted(key)) for key in layout.keys],
+        lambda name: layout.shown_value(name, sf.col(quoted(name))),
+        ~removed,
+        lambda name: layout.shown_value(name, sf.col(quoted(f"prev_{name}"))),
+        sf.col(PREV_TXID).isNotNull(),
+    )
     return written.where(sf.col(TXID) == txid).select(*columns)
 
 
@@ -145,17 +121,18 @@ def from_replaced_rows(
     new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
     condition = same_key(layout.keys, partial(_col, _AFTER), partial(_col, _BEFORE))
     rows = new.join(old, condition, "full" if removes else "left")
-    is_there, was_there = sf.col(_AFTER).isNotNull(), sf.col(_BEFORE).isNotNull()
-    columns = [
-        sf.when(is_there, _col(_AFTER, key)).otherwise(_col(_BEFORE, key)).alias(key)
-        for key in layout.keys
-    ]
-    for label, side, present in (("", _AFTER, is_there), ("prev_", _BEFORE, was_there)):
-        columns += [
-            sf.when(present, layout.shown(name, _col(side, name))).alias(f"{label}{name}")
-            for name in layout.values
-        ]
-    changed = rows.where(~is_there | (_col(_AFTER, TXID) == txid)).select(*columns)
+    exists, existed = sf.col(_AFTER).isNotNull(), sf.col(_BEFORE).isNotNull()
+    columns = layout.change_columns(
+        [
+            sf.when(exists, _col(_AFTER, key)).otherwise(_col(_BEFORE, key)).alias(key)
+            for key in layout.keys
+        ],
+        lambda name: layout.shown_value(name, _col(_AFTER, name)),
+        exists,
+        lambda name: layout.shown_value(name, _col(_BEFORE, name)),
+        existed,
+    )
+    changed = rows.where(~exists | (_col(_AFTER, TXID) == txid)).select(*columns)
     return changed if only is None else with_keys_of(changed, only, layout.keys)
 
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
-from committers.publishing.storable import storable_columns
-from committers.staging.area import random_id
 from committers.staging.nearby import is_worth_it
-from committers.state.partials import mergeable
-from committers.state.removal import check_condition
-from committers.state.shape import described
+from committers.state.layouts import UpsertLayout
+from committers.state.reading import bucket_reader
 from committers.state_committer import StateCommitter
 from committers.upsert_layout.changes import (
-    changes_schema,
     files_of_held,
     from_previous_values,
     from_replaced_rows,
 )
-from committers.upsert_layout.columns import UpsertLayout
-from committers.upsert_layout.reading import UpsertReader, bucket_reader
+from committers.upsert_layout.reading import UpsertReader
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.folders import SCRATCH
-from txn.errors import TopologyError
 from txn.interfaces import (
     Prepared,
     Publication,
@@ -36,7 +30,6 @@ from txn.interfaces import (
     Staged,
     StoredRows,
 )
-from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -52,25 +45,11 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
     layout = "upsert"
     """The table's layout, for `txn plan`."""
 
-    def __init__(
-        self,
-        path: str,
-        semantics: Semantics,
-        layout: UpsertLayout,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-        new_id: Callable[[], str] = random_id,
-    ) -> None:
-        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
-        self._stored_columns: StructType | None = None
-
     def _begin(self) -> None:
         super()._begin()
         self._reported: Staged | None = None
         """The staged rows of the txid whose removals `changes` has reported."""
-        self._reader = UpsertReader(
-            self._layout, self._storage, self._log, self._reading, self._stored_schema
-        )
+        self._reader = UpsertReader(self._layout, self._storage, self._log, self._stored_schema)
         self._cached_rewrite: BucketRewrite | None = None
         self._sent = frozenset[str]()
         """Paths of the files that `prepare` itself has sent to storage, without an executor."""
@@ -80,38 +59,13 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         super().close()
         self._cached_rewrite = None
 
-    @property
-    def groups(self) -> bool:
-        """True if partials of several txids may be merged before they meet stored values.
-
-        Not if one txid may remove a key that comes back with the next.
-        """
-        return self._layout.remove_where is None and all(
-            map(mergeable, self._layout.aggregates.values())
-        )
-
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch, with its hash bucket; one row for a global aggregate."""
         return self._layout.with_bucket(super().partials(batch, count_as))
 
     def _spec(self, schema: StructType) -> TableSpec:
-        table_schema = self._layout.table_schema(self._spark, schema)
-        if self._layout.remove_where is not None:
-            shown = self._layout.shown_schema(self._spark, table_schema)
-            # In the session that will evaluate it, where the user's own functions are unknown.
-            check_condition(self._joining(), self._layout.remove_where, shown, self.name)
-        self._staged_schema, self._stored_columns = schema, table_schema
         self._cached_rewrite = None
-        return TableSpec(
-            self._opened.topology,
-            "upsert",
-            self.semantics,
-            storable_columns(table_schema, self.name),
-            self._layout.keys,
-            tuple((name, *described(agg)) for name, agg in self._layout.aggregates.items()),
-            self._layout.buckets,
-            self._layout.remove_where,
-        )
+        return super()._spec(schema)
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write the partial aggregates, with their txid, by bucket into scratch."""
@@ -175,50 +129,21 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         if rewrite is None:
             table, partials = self._table_schema(), self._known_staged_schema()
             rewrite = BucketRewrite(
-                self._layout, self._storage, self._area.scratch, self._joining, table, partials
+                self._layout,
+                self._storage,
+                self._area.scratch,
+                self._turn_session,
+                table,
+                partials,
             )
             self._cached_rewrite = rewrite
         return rewrite
 
-    def _joining(self) -> SparkSession:
-        """The session of the commit turn's join."""
+    def _turn_session(self) -> SparkSession:
         on_disk = self._storage.is_local or self._area.nearby is not None
         return self._session(rewriting_conf(self._layout, on_disk=on_disk))
 
-    def _table_schema(self) -> StructType:
-        if self._stored_columns is None:
-            raise TopologyError(
-                f"Table {self.name} is written to before it was opened.", number="TXN-116"
-            )
-        return self._stored_columns
-
-    # --- queries -----------------------------------------------------------------------------
-
-    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
-        """Keys and values as of `txid`, the newest committed one, from the newest files.
-
-        An opaque table has the previous values of everything published since. If another table
-        holds `txid` in one version with later ones, it is read as of the txid before them.
-
-        Raises:
-            StateError: `exact`, and the table has no version for it.
-            TableRefusedError: the commit files needed were cleaned out of the log, or a file of
-                that state was deleted.
-            TableChangedError: a file of the table's newest version is gone.
-        """
-        return self._up_to_date(lambda: self._stored_rows(*self._reader.as_of(txid, exact=exact)))
-
     # --- changes -----------------------------------------------------------------------------
-
-    def changes_schema(self, partials: StructType) -> StructType:
-        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
-
-        Raises:
-            TopologyError: a `prev_<value>` is the name of a key or another value.
-        """
-        spark = self._any_session()
-        columns = self._layout.table_schema(spark, partials)
-        return changes_schema(self._layout, spark, columns, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid: one row per touched key, with `prev_<value>`.
@@ -245,7 +170,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         # An opaque table writes removed keys, too: files that are only removed show no change.
         has_changes = written or (replaced and not self._layout.keeps_previous)
         if not prepared.staged.files or not has_changes:
-            return StoredRows(no_rows(self._spark, self._idle_schema()))
+            return self._no_changes()
         schema = self._table_schema()
         staged = [file.path for file in prepared.staged.files]
         paths = (*written, *replaced)
@@ -259,11 +184,6 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
-
-    def _idle_schema(self) -> StructType:
-        """Columns of `changes` before anything is staged, from the table itself if it exists."""
-        columns = self._stored_schema() if self._log.version >= 0 else self._table_schema()
-        return changes_schema(self._layout, self._spark, columns, self.name)
 
     def _rows_of(
         self, paths: Sequence[str], schema: StructType, storage: Storage | None = None

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of, same_key
-from committers.state.partials import merges, nullable, overrides
+from committers.state.layouts import PREV_TXID, ROW, UpsertLayout
+from committers.state.partials import merges, nullable
 from committers.state.removal import REMOVED
-from committers.upsert_layout.columns import PREV_TXID, ROW, UpsertLayout
 from txn.delta.commits import TXID
-from txn.interfaces import Aggregate, combined
+from txn.interfaces import combined
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class UpsertJoin:
         ]
         values = [
             sf.when(~updated, _old(name))
-            .when(~existed, _initial(agg, _fresh(name), types[name]))
+            .when(~existed, agg.initial(_fresh(name)).cast(types[name]))
             .otherwise(combined(agg, _old(name), _fresh(name), types[name]))
             .alias(name)
             for name, agg in layout.aggregates.items()
@@ -169,11 +169,8 @@ class UpsertJoin:
         from pyspark.sql import functions as sf
 
         layout = self._layout
-        seen = rows.select(
-            *self._keys,
-            *(layout.shown(name, sf.col(quoted(name))).alias(name) for name in layout.values),
-            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(ROW),
-        )
+        stored = sf.struct(*(sf.col(quoted(name)) for name in rows.columns))
+        seen = layout.shown_once(rows, stored.alias(ROW))
         gone = sf.coalesce(sf.expr(condition), sf.lit(False))
         gone &= sf.col(ROW).getField(REMOVED)
         whole = [sf.col(f"{ROW}.{quoted(n)}").alias(n) for n in rows.columns if n != REMOVED]
@@ -183,13 +180,6 @@ class UpsertJoin:
             return marked.where(~removed).drop(REMOVED)
         emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in layout.values}
         return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
-
-
-def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
-    """The stored value of a new key, in the type of the table's column."""
-    if not overrides(aggregate, "initial"):
-        return partial
-    return aggregate.initial(partial).cast(kind)
 
 
 def _side_column(side: str, name: str) -> str:

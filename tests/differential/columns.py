@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.declaration import Program, Step
-from tests.differential.values import is_decimal, is_integer, precision_of
 
 __all__ = ["Columns", "aggregate_type", "columns_of", "expression_type", "streams_of"]
 
@@ -84,41 +84,15 @@ def expression_type(expression: Sequence[Any], columns: Columns) -> str:
 def aggregate_type(spec: Sequence[Any], columns: Columns) -> str:
     """The type of what readers see of an aggregate."""
     match spec:
-        case ["Count", *_] | ["CountDistinct", _]:
+        case ["Count"]:
             return "bigint"
-        case ["Sum", name]:
-            return _sum_type(columns[name])
-        case ["Avg", name]:
-            return _mean_type(columns[name])
-        case ["Variance" | "StdDev", _]:
-            return "double"
         case ["FirstN" | "LastN", _, order, value]:
             names = dict.fromkeys((order, value))
             return f"array<struct<{','.join(f'{n}:{columns[n]}' for n in names)}>>"
-        case ["CollectSet", name, _]:
-            return f"array<{columns[name]}>"
+        case ["First" | "Last", value, _]:
+            return columns[value]
         case ["Fold", *_]:
             return "string"
-        case _:
-            return columns[spec[1]]
-
-
-def _sum_type(kind: str) -> str:
-    if is_integer(kind):
-        return "bigint"
-    if is_decimal(kind):
-        precision, scale = precision_of(kind)
-        return f"decimal({min(38, precision + 10)},{scale})"
-    return "double"
-
-
-def _mean_type(kind: str) -> str:
-    """SQL's `sum / count`, the count being a decimal(20,0)."""
-    if not is_decimal(kind):
-        return "double"
-    precision, scale = precision_of(_sum_type(kind))
-    wide = max(6, scale + 20 + 1)
-    whole = precision - scale + wide
-    if whole <= 38:
-        return f"decimal({whole},{wide})"
-    return f"decimal(38,{max(38 - (whole - wide), min(wide, 6))})"
+        case [name, column, *_]:
+            return OF_A_COLUMN[name].result(columns[column])
+    raise ValueError(f"no aggregate: {spec}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.columns import Columns, aggregate_type, expression_type
 from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.rules import with_rules
@@ -14,7 +15,6 @@ from tests.differential.values import (
     element_of,
     encode,
     fields_of,
-    is_decimal,
     is_integer,
 )
 
@@ -494,21 +494,14 @@ class _Generator:
         draw = self.draw
         name = draw.choice(list(columns))
         kind = columns[name]
-        able: list[list[Any]] = [["Count"], ["Count", name]]
+        able: list[list[Any]] = [["Count"]]
         order = self._some(columns, _is_simple)
-        if _is_simple(kind):
-            able += [["Min", name], ["Max", name], ["CollectSet", name, draw.choice((1, 2, 9))]]
-            if order is not None:
-                able += [["First", name, order], ["Last", name, order]]
-                able += [["FirstN", 2, order, name], ["LastN", 2, order, name]]
-        if is_integer(kind) or is_decimal(kind) or kind in ("float", "double"):
-            able += [["Sum", name], ["Sum", name], ["Avg", name]] * 2
-        if is_integer(kind):
-            able += [["BitAnd", name], ["BitOr", name], ["BitXor", name]]
-        if kind == "boolean":
-            able += [["BoolAnd", name], ["BoolOr", name]]
-        if kind in ("int", "bigint", "string", "binary"):
-            able.append(["CountDistinct", name])
+        for other, case in OF_A_COLUMN.items():
+            if case.takes(kind) and (_is_simple(kind) or other == "Count"):
+                able += [[other, name, *draw.choice(case.arguments)]] * case.weight
+        if order is not None and _is_simple(kind):
+            able += [["First", name, order], ["Last", name, order]]
+            able += [["FirstN", 2, order, name], ["LastN", 2, order, name]]
         folded = is_integer(kind) or kind in ("string", "boolean")
         if folded and order is not None and layout == "upsert":
             able.append(["Fold", order, name])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from committers.state import keys
-from tests.differential.aggregation import OutOfRangeError
+from tests.committers.aggregates.cases import OutOfRangeError
 from tests.differential.build import build
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program

@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from tests.differential.aggregation import OutOfRangeError, aggregated
+from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, OutOfRangeError
+from tests.differential.aggregation import aggregated
 from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.generate import generate
 from tests.differential.oracle import expected_tables
@@ -63,7 +64,7 @@ def test_everything_is_drawn() -> None:
             found.update(spec[0] for spec in step.args.get("aggregates", {}).values())
     expected = OPERATIONS | {"transactional", "opaque", "non_transactional", "log", "upsert"}
     expected |= {"known True", "known False", "committed", "txid-1", "left_anti", "full", "right"}
-    expected |= {"Sum", "Avg", "Fold", "LastN", "CollectSet", "CountDistinct", "BoolAnd", "BitXor"}
+    expected |= OF_ROWS | {name for name, case in OF_A_COLUMN.items() if case.weight}
     expected |= {"before-publish", "between-publications", "after-committed", "during-clean-up"}
     assert {name: found[name] for name in expected if not found[name]} == {}
 

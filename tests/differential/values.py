@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import random
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 __all__ = [
     "BOUNDS",
+    "EXACT",
     "decode",
     "draw_type",
     "draw_value",
@@ -35,6 +36,7 @@ BOUNDS = {
     "int": 2**31,
     "bigint": 2**63,
 }
+EXACT = Context(prec=200)
 _FIRST_DAY, _LAST_DAY = -719162, 2932896
 _FIRST_MICRO, _LAST_MICRO = -62135596800000000, 253402300799999999
 _TEXTS = (

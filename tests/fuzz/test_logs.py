@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from committers.log_layout.intents import Intents
 from committers.publishing.files import active_files
-from committers.state.shape import StateShape
+from committers.state.properties import shape_of
 from spouts.delta import DeltaBatch
 from spouts.delta.log import SourceVersion
 from spouts.files import FileBatch, FileSpout
@@ -206,7 +206,7 @@ def test_a_state_table_describes_itself_or_is_refused(changes: dict[str, str]) -
     """The properties that readers go by."""
     COUNTED["table properties"] += 1
     try:
-        shape = StateShape.of({**PROPERTIES, **changes}, "t")
+        shape = shape_of({**PROPERTIES, **changes}, "t")
     except UserError:
         return
     assert {**PROPERTIES, **changes}["txn.kind"] in ("upsert", "log")

@@ -17,10 +17,10 @@ import committers.log_layout.committer
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
-import committers.publishing.same_table
 import committers.staging.area
 import committers.table_committer
 import committers.upsert_layout.committer
+import committers.verifying.same_table
 import txn.dataflow.columns
 import txn.dataflow.evaluation
 import txn.dataflow.graph
@@ -127,7 +127,6 @@ def _patches() -> list[Patch]:
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
         (committers.log_layout.committer, "CompactedRows", tables.SimCompactedRows),
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),
-        (committers.upsert_layout.committer, "no_rows", spark.no_rows),
         (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),
         (committers.upsert_layout.committer, "UpsertReader", tables.SimUpsertReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
@@ -142,7 +141,7 @@ def _patches() -> list[Patch]:
         (committers.publishing.followed, "load_files", delta.load_files),
         (txn.delta.loading, "DeltaTable", delta.SimDeltaTable),
         (txn.delta.loading, "retried", delta.retried),
-        (committers.publishing.same_table, "retried", delta.retried),
+        (committers.verifying.same_table, "retried", delta.retried),
         (committers.publishing.log, "retried", delta.retried),
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from committers.append_table import AppendingCommitter
-from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Pace
 from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from committers.upsert_layout.columns import UpsertLayout
+from committers.state.layouts import LogLayout, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
 from committers.upsert_layout.reading import UpsertReader
 from committers.upsert_layout.rewriting import BucketRewrite
@@ -22,11 +21,11 @@ from tests.simulation.delta import Table
 from tests.simulation.plan import JOINS
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import STREAM_SIZE
-from tests.simulation.spark import RECORDS, Frame, SparkFault
+from tests.simulation.spark import Frame, SparkFault
 from tests.simulation.world import World, current_world
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
-from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
+from txn.interfaces import Committer, Publication, Semantics, StagedFile, State, StoredRows
 
 __all__ = [
     "SimCompactedRows",
@@ -92,7 +91,7 @@ class SimTable(State):
 class SimLogReader(LogReader):
     """In place of `committers.log_layout.reading.LogReader`: only what the files hold."""
 
-    def as_of(self, txid: int, session: Any) -> Any:
+    def as_of(self, txid: int, session: Any, *, exact: bool) -> Any:
         rows, paths = self.before(txid + 1, session)
         return Frame(model.merge(rows.rows)), paths, None
 
@@ -158,10 +157,13 @@ def from_replaced_rows(
 class SimUpsertReader(UpsertReader):
     """In place of `committers.upsert_layout.reading.UpsertReader`: only what the files hold."""
 
-    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
+    def _rows(self, paths: Sequence[str], revert_from: int | None, session: Any) -> Any:
         current_world().io("query")
         rows = _rows_of(self, paths)
         return Frame(rows if revert_from is None else model.revert(rows, revert_from))
+
+    def _shown(self, rows: Any, paths: list[str], show: object) -> Any:
+        return rows, paths, None
 
 
 class SimRewrite(BucketRewrite):
@@ -194,8 +196,11 @@ class SimState(UpsertCommitter):
     def changes_schema(self, partials: Any) -> Any:
         return partials
 
-    def _idle_schema(self) -> Any:
-        return RECORDS
+    def _no_changes(self) -> StoredRows:
+        return StoredRows(Frame(()))
+
+    def _reading(self) -> Any:
+        return None
 
     def _rows_of(self, paths: Sequence[str], schema: Any) -> Any:
         return Frame(_rows_of(self, paths)) if paths else None
@@ -247,5 +252,6 @@ def make_committer(world: World, name: str, kind: str, semantics: str, buckets: 
     if kind == "log":
         pace = Pace(1.0, CLOCK.monotonic)
         return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, new_id=world.new_id)
-    layout = UpsertLayout(("key",), {}, buckets, meaning is Semantics.OPAQUE)
+    opaque = meaning is Semantics.OPAQUE
+    layout = UpsertLayout(("key",), {}, buckets=buckets, keeps_previous=opaque)
     return SimState(name, meaning, layout, new_id=world.new_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,13 +12,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Aggregate", "combined", "merged", "partials_over"]
 
+_TYPED = (("partial", "partial_of"), ("combine", "combine_as"), ("combine", "merge"))
+"""(plain method, a typed method that does the same)."""
+
 
 class Aggregate(ABC):
     """An aggregation that can be kept as running state. Source: Trident's `CombinerAggregator`.
 
     Everything is a Spark SQL expression, so no row ever reaches Python. `combine` must be
     associative and commutative, because rows come in any order.
+
+    Tables call the typed methods: `partial_of`, `combine_as` and `merge`. By default these call the
+    plain ones, `partial` and `combine`.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Use the plain method that a subclass overrides, not a typed one that it inherits."""
+        super().__init_subclass__(**arguments)
+        parents = [base for base in cls.__bases__ if issubclass(base, Aggregate)]
+
+        def overrides(name: str) -> bool:
+            return all(getattr(cls, name) is not getattr(parent, name) for parent in parents)
+
+        for plain, typed in _TYPED:
+            # If stored values are not partials, `combine` cannot merge partials.
+            is_same = typed != "merge" or cls.initial is Aggregate.initial
+            if is_same and overrides(plain) and not overrides(typed):
+                setattr(cls, typed, getattr(Aggregate, typed))
 
     column: str | None = None
     """The input column, for validation and error messages; None when it reads no column."""
@@ -70,7 +90,7 @@ class Aggregate(ABC):
         return sf.reduce(
             partials,
             sf.lit(None).cast(kind),
-            lambda left, right: self.combine(left, right).cast(kind),
+            lambda left, right: self.combine_as(left, right, kind).cast(kind),
         )
 
     @abstractmethod
@@ -87,7 +107,7 @@ class Aggregate(ABC):
 
 
 def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
-    """Value -> `partial_of` over these rows, or `partial` if a subclass overrides that.
+    """Value -> its partial over these rows.
 
     Raises:
         TopologyError: a type that an aggregate cannot take.
@@ -98,35 +118,14 @@ def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[
     # The aggregates' own names are the keys. Names that only Spark can resolve are left out.
     kind_by_name = {name: exact.get(name, lower.get(name.lower())) for name in named}
     kinds = {name: kind for name, kind in kind_by_name.items() if kind is not None}
-    return {
-        name: aggregate.partial_of(kinds)
-        if _prefers(aggregate, "partial_of", "partial")
-        else aggregate.partial()
-        for name, aggregate in aggregates.items()
-    }
+    return {name: aggregate.partial_of(kinds) for name, aggregate in aggregates.items()}
 
 
 def combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
-    """`combine_as`, or `combine` if a subclass overrides that; cast to `kind`."""
-    if _prefers(aggregate, "combine_as", "combine"):
-        return aggregate.combine_as(stored, partial, kind).cast(kind)
-    return aggregate.combine(stored, partial).cast(kind)
+    """`combine_as`, cast to `kind`."""
+    return aggregate.combine_as(stored, partial, kind).cast(kind)
 
 
 def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) -> Column:
-    """`merge`, or repeated `combine` if a subclass overrides that; cast to `kind`."""
-    # If stored values are not partials, `combine` cannot combine two partials.
-    stores_other = type(aggregate).initial is not Aggregate.initial
-    if stores_other or _prefers(aggregate, "merge", "combine"):
-        return aggregate.merge(partial, txid, kind).cast(kind)
-    return Aggregate.merge(aggregate, partial, txid, kind).cast(kind)
-
-
-def _prefers(aggregate: Aggregate, special: str, plain: str) -> bool:
-    """Return whether `special` is at least as new as `plain`, whose override it would hide."""
-    line = type(aggregate).__mro__
-    special_at, plain_at = (
-        next(place for place, one in enumerate(line) if name in vars(one))
-        for name in (special, plain)
-    )
-    return special_at <= plain_at
+    """`merge`, cast to `kind`."""
+    return aggregate.merge(partial, txid, kind).cast(kind)

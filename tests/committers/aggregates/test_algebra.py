@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable
@@ -13,12 +14,6 @@ from pyspark.sql import functions as sf
 
 from committers.aggregates import (
     Aggregate,
-    Avg,
-    BitAnd,
-    BitOr,
-    BitXor,
-    BoolAnd,
-    BoolOr,
     CollectSet,
     Count,
     CountDistinct,
@@ -26,12 +21,9 @@ from committers.aggregates import (
     FirstN,
     Last,
     LastN,
-    Max,
-    Min,
-    StdDev,
     Sum,
-    Variance,
 )
+from tests.committers.aggregates.cases import OF_A_COLUMN, made
 
 BATCHES = 4
 CASES = 60
@@ -40,36 +32,21 @@ SCHEMA = """case int, batch int, id int, ts int, i int, t tinyint, l bigint, d d
 
 # value -> (the aggregate, what Spark itself makes of all rows of a case)
 AGGREGATES: dict[str, tuple[Aggregate, Callable[[], Column]]] = {
+    f"{name.lower()}_{column}": (
+        made(name, column),
+        functools.partial(case.own, column, *case.arguments[0]),
+    )
+    for name, case in OF_A_COLUMN.items()
+    for column in case.samples
+} | {
     "count": (Count(), lambda: sf.count("*")),
-    "count_i": (Count("i"), lambda: sf.count("i")),
     "odd_name": (Sum("a.b`c"), lambda: sf.sum("`a.b``c`")),
-    "sum_i": (Sum("i"), lambda: sf.sum("i")),
-    "sum_d": (Sum("d"), lambda: sf.sum("d")),
-    "sum_m": (Sum("m"), lambda: sf.sum("m")),
-    "min_d": (Min("d"), lambda: sf.min("d")),
-    "max_d": (Max("d"), lambda: sf.max("d")),
-    "min_s": (Min("s"), lambda: sf.min("s")),
-    "avg_i": (Avg("i"), lambda: sf.avg("i")),
-    "avg_d": (Avg("d"), lambda: sf.avg("d")),
-    "avg_m": (Avg("m"), lambda: sf.avg("m")),
-    "var_l": (Variance("l"), lambda: sf.var_samp("l")),
-    "std_d": (StdDev("i"), lambda: sf.stddev_samp("i")),
-    "all_b": (BoolAnd("b"), lambda: sf.bool_and("b")),
-    "any_b": (BoolOr("b"), lambda: sf.bool_or("b")),
-    "and_i": (BitAnd("i"), lambda: sf.bit_and("i")),
-    "or_t": (BitOr("t"), lambda: sf.bit_or("t")),
-    "xor_l": (BitXor("l"), lambda: sf.bit_xor("l")),
     "first_d": (First("d", "ts"), lambda: sf.expr("min(struct(ts, d)) FILTER (WHERE ts >= 0).d")),
     "last_s": (Last("s", "ts"), lambda: sf.expr("max(struct(ts, s)) FILTER (WHERE ts >= 0).s")),
-    "set_i": (CollectSet("i", 3), lambda: sf.slice(sf.sort_array(sf.collect_set("i")), 1, 3)),
     "set_d": (CollectSet("d", 99), lambda: sf.sort_array(sf.collect_set("d"))),
-    "about_s": (CountDistinct("s"), lambda: sf.expr("count(DISTINCT nullif(s, ''))")),
     "about_z": (CountDistinct("z", 4), lambda: sf.expr("count(DISTINCT nullif(z, X''))")),
     "first_3": (FirstN(3, "ts", "d", "id"), lambda: _best_rows(3, "true")),
-    "last_3": (
-        LastN(3, "ts", "d", "id"),
-        lambda: _best_rows(3, "false"),
-    ),
+    "last_3": (LastN(3, "ts", "d", "id"), lambda: _best_rows(3, "false")),
 }
 
 

@@ -6,10 +6,7 @@ import datetime as dt
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
-from fractions import Fraction
-from functools import reduce
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from committers import aggregates as agg
-from committers.aggregates import Aggregate
 from committers.state_table import StateTable
+from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, made
 
 ROOT = Path(__file__).parents[3]
 EXACT = Context(prec=120)
@@ -43,36 +40,27 @@ GROUPS = {
     "boolean": ("boolean",),
     "int, bigint, string, binary": ("int", "bigint", "string", "binary"),
 }
-TABLE = [
-    # aggregates, input, stored as, exact, out of range
-    ("Count", "any", "bigint", "yes", "cannot be"),
-    ("Sum", "integers", "bigint", "yes", "error"),
-    ("Sum", "decimal(p,s)", "decimal(min(p + 10, 38),s)", "yes", "error"),
-    ("Sum", "float, double", "double", "no: rounded", "Infinity"),
-    ("Avg", "integers", f"{MEANS} of bigint", "stored yes; read as double", "error"),
-    ("Avg", "decimal(p,s)", f"{MEANS} of decimal(min(p + 10, 38),s), bigint",
-        "stored yes; read to the last digit of its type", "error"),
-    ("Avg", "float, double", f"{MEANS} of double, bigint", "no: rounded", "Infinity"),
-    ("Variance, StdDev", "numbers", MOMENTS, "no: rounded", "Infinity or NaN"),
-    ("Min, Max", "any but map", "type of the column", "yes", "cannot be"),
-    ("First, Last", "any but map", "struct<order,value>", "yes", "cannot be"),
-    ("FirstN, LastN", "any but map", "array of structs", "yes", "cannot be"),
-    ("CollectSet", "any but map", "array of the column's type", "yes", "cannot be"),
-    ("BoolAnd, BoolOr", "boolean", "boolean", "yes", "cannot be"),
-    ("BitAnd, BitOr, BitXor", "integers", "type of the column", "yes", "cannot be"),
-    ("CountDistinct", "int, bigint, string, binary", "binary", "no: estimate", "cannot be"),
-    ("Fold", "any but map", "type of `init`", "as its expression", "as its expression"),
-]  # fmt: skip
+HEADER = "| aggregate | input | stored as | exact | a total out of range |"
+ROWS_OF = {"First": lambda c: agg.First(c, "o"), "Last": lambda c: agg.Last(c, "o")}
+"""Aggregates of a column for which a row counts although its value is NULL."""
+
+
+def documented() -> list[tuple[str, str, str]]:
+    """(aggregates, input, stored as) of every row of the table in docs/aggregates.md."""
+    lines = (ROOT / "docs/aggregates.md").read_text().partition(HEADER)[2].splitlines()[2:]
+    rows = [line.strip("| ").split(" | ") for line in lines[: lines.index("")]]
+    return [(names, group, stored) for names, group, stored, _, _ in rows]
 
 
 def test_the_documented_table_is_the_tested_one() -> None:
-    """docs/aggregates.md has these rows, and they name every aggregate."""
-    text = (ROOT / "docs/aggregates.md").read_text()
-    assert [row for row in TABLE if f"| {' | '.join(row)} |" not in text] == []
-    named = {name for names, *_ in TABLE for name in names.split(", ")}
-    public = {n for n in agg.__all__ if isinstance(getattr(agg, n), type)} - {"Aggregate"}
-    assert named == public
-    assert len(public) == 19
+    """docs/aggregates.md has every aggregate, with exactly the types that it takes."""
+    types: dict[str, list[str]] = {}
+    for names, group, _ in documented():
+        for name in names.split(", "):
+            types.setdefault(name, []).extend(GROUPS[group])
+    assert set(types) == set(agg.BUILTIN) == {*OF_A_COLUMN, *OF_ROWS}
+    for name, case in OF_A_COLUMN.items():
+        assert types[name] == [kind for kind in ALL if case.takes(kind)], name
 
 
 def column_of(kind: str) -> str:
@@ -102,7 +90,7 @@ def values_of(kind: str) -> list[Any]:
         "timestamp": [moment, moment + dt.timedelta(microseconds=1), moment.replace(year=1883)],
         "timestamp_ntz": [moment, moment.replace(year=1), moment.replace(year=9999)],
         "struct<a:int,b:string>": [(1, ""), (1, "b"), (-1, "z")],
-        "array<int>": [[], [1], [1, 2], [-5]],
+        "array<int>": [(), (1,), (1, 2), (-5,)],
     }
     return found[kind]
 
@@ -124,102 +112,27 @@ def batches(seed: int) -> list[list[tuple[Any, ...]]]:
     return made
 
 
-def wanted_sum(values: Sequence[Any], kind: str) -> Any:
-    """The exact sum; of floats as close as Python has it."""
-    if not values:
-        return None
-    return math.fsum(values) if kind in FLOATS else sum(map(Fraction, values), Fraction(0))
-
-
-def wanted_mean(values: Sequence[Any], kind: str) -> Any:
-    """The exact mean."""
-    total = wanted_sum(values, kind)
-    return None if total is None else total / len(values)
-
-
-def wanted_variance(values: Sequence[Any], kind: str) -> Any:
-    """The variance of the values as doubles."""
-    if len(values) < 2:
-        return None
-    numbers = list(map(float, values))
-    if not all(map(math.isfinite, numbers)):
-        return math.nan
-    exact = list(map(Fraction, numbers))
-    mean = sum(exact) / len(exact)
-    return float(sum((x - mean) ** 2 for x in exact) / (len(exact) - 1))
-
-
-def rank(value: Any) -> Any:
-    """Something to order values of one type by, as SQL does: NaN last, text by its bytes."""
-    if isinstance(value, float):
-        return (math.isnan(value), 0.0 if math.isnan(value) else value)
-    return value.encode() if isinstance(value, str) else value
-
-
-def extreme(choose: Callable[..., Any]) -> Callable[[Sequence[Any], str], Any]:
-    """The least or greatest value."""
-    return lambda values, _: choose(values, key=rank) if values else None
-
-
-def smallest(values: Sequence[Any], _: str) -> list[Any]:
-    """The three smallest distinct values."""
-    return sorted({repr(rank(v)): v for v in map(plus_zero, values)}.values(), key=rank)[:3]
-
-
 def plus_zero(value: Any) -> Any:
     """0.0 for -0.0."""
     return value + 0.0 if isinstance(value, float) else value
 
 
-def folded(function: Callable[[Any, Any], Any]) -> Callable[[Sequence[Any], str], Any]:
-    """A function of two over all."""
-    return lambda values, _: reduce(function, values) if values else None
-
-
-Oracle = Callable[[Sequence[Any], str], Any]
-OF_A_COLUMN: dict[str, tuple[Callable[[str], Aggregate], Oracle]] = {
-    "Count": (agg.Count, lambda values, _: len(values)),
-    "Sum": (agg.Sum, wanted_sum),
-    "Avg": (agg.Avg, wanted_mean),
-    "Variance": (agg.Variance, wanted_variance),
-    "StdDev": (agg.StdDev, lambda v, k: None if (x := wanted_variance(v, k)) is None else x**0.5),
-    "Min": (agg.Min, extreme(min)),
-    "Max": (agg.Max, extreme(max)),
-    "CollectSet": (lambda c: agg.CollectSet(c, 3), smallest),
-    "BoolAnd": (agg.BoolAnd, folded(lambda a, b: a and b)),
-    "BoolOr": (agg.BoolOr, folded(lambda a, b: a or b)),
-    "BitAnd": (agg.BitAnd, folded(lambda a, b: a & b)),
-    "BitOr": (agg.BitOr, folded(lambda a, b: a | b)),
-    "BitXor": (agg.BitXor, folded(lambda a, b: a ^ b)),
-    "CountDistinct": (
-        agg.CountDistinct,
-        lambda values, _: len({v for v in values if v not in ("", b"")}),
-    ),
-    "First": (lambda c: agg.First(c, "o"), lambda rows, _: rows[0] if rows else None),
-    "Last": (lambda c: agg.Last(c, "o"), lambda rows, _: rows[-1] if rows else None),
-}
-WHOLE_ROWS = ("First", "Last")
-"""Those for which a row counts although its value is NULL."""
+def plain(value: Any) -> Any:
+    """A value of Spark with tuples for rows and arrays, and bytes for binaries."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def same(found: Any, wanted: Any, kind: str) -> bool:
-    """Equal: exactly for exact types, closely for doubles, to the last digit for a decimal mean."""
-    if found is None or wanted is None:
-        return found is wanted
-    if isinstance(found, float) and not isinstance(wanted, str):
-        number = float(wanted)
-        if kind in FLOATS and number == 0 and math.copysign(1, found) < 0:
-            return False
-        alike = math.isnan(found) and math.isnan(number)
-        return alike or found == number or math.isclose(found, number, rel_tol=1e-9)
-    if isinstance(found, Decimal):
-        exact = EXACT.divide(Decimal(Fraction(wanted).numerator), Fraction(wanted).denominator)
-        unit = Decimal(1).scaleb(found.as_tuple().exponent)  # type: ignore[arg-type]
-        return found == exact.quantize(unit, ROUND_HALF_UP, EXACT)
-    if isinstance(found, bytearray | tuple):
-        return bytes(found) == wanted if isinstance(found, bytearray) else tuple(found) == wanted
-    if isinstance(found, list) and kind not in ("array<int>",):
+    """Equal: exactly for exact types, closely for doubles."""
+    if isinstance(found, tuple) and isinstance(wanted, tuple):
         return len(found) == len(wanted) and all(map(lambda a, b: same(a, b, kind), found, wanted))
+    if isinstance(found, float) and isinstance(wanted, float):
+        if kind in FLOATS and wanted == 0 and math.copysign(1, found) < 0:
+            return False
+        alike = math.isnan(found) and math.isnan(wanted)
+        return alike or found == wanted or math.isclose(found, wanted, rel_tol=1e-9)
     return bool(found == wanted)
 
 
@@ -249,12 +162,12 @@ def stored_type(stored: str, kind: str) -> str | None:
 
 @pytest.mark.parametrize("layout", ["upsert", "log"])
 def test_every_aggregate_over_every_type(driver: Any, warehouse: Path, layout: str) -> None:
-    """Values are what Python's ints, decimals and fractions say, and types are the documented."""
+    """Values are those of `OF_A_COLUMN`, and stored types are the documented ones."""
     schema = "k string, o bigint, " + ", ".join(f"{column_of(kind)} {kind}" for kind in ALL)
     cases: dict[str, tuple[str, str, str]] = {}
-    for names, group, stored, *_ in TABLE:
+    for names, group, stored in documented():
         for name in names.split(", "):
-            for kind in GROUPS[group] if name in OF_A_COLUMN else ():
+            for kind in GROUPS[group] if name in (*OF_A_COLUMN, *ROWS_OF) else ():
                 cases[f"{name}_{column_of(kind)}"] = name, kind, stored
     assert len(cases) > 150
     rows = batches(seed=7)
@@ -262,7 +175,12 @@ def test_every_aggregate_over_every_type(driver: Any, warehouse: Path, layout: s
     wrong: list[Any] = []
     for number in range(3):
         part = {v: c for i, (v, c) in enumerate(cases.items()) if i % 3 == number}
-        values = {v: OF_A_COLUMN[name][0](column_of(kind)) for v, (name, kind, _) in part.items()}
+        values = {
+            value: ROWS_OF[name](column_of(kind))
+            if name in ROWS_OF
+            else made(name, column_of(kind))
+            for value, (name, kind, _) in part.items()
+        }
         if number == 0:
             columns = [column_of(kind) for kind in ALL]
             values["rows"] = agg.FirstN(2, "o", *columns)
@@ -275,11 +193,14 @@ def test_every_aggregate_over_every_type(driver: Any, warehouse: Path, layout: s
         for row in state.read(driver.spark).collect():
             mine = [one for batch in rows for one in batch if one[0] == row["k"]]
             for value, (name, kind, _) in part.items():
-                cells = [one[2 + ALL.index(kind)] for one in mine]
-                if name not in WHOLE_ROWS:
-                    cells = [plus_zero(cell) for cell in cells if cell is not None]
-                wanted = OF_A_COLUMN[name][1](list(map(plus_zero, cells)), kind)
-                if not same(row[value], wanted, kind):
+                cells = [plus_zero(one[2 + ALL.index(kind)]) for one in mine]
+                if name in ROWS_OF:
+                    wanted = cells[0 if name == "First" else -1] if cells else None
+                else:
+                    cells = [cell for cell in cells if cell is not None]
+                    case = OF_A_COLUMN[name]
+                    wanted = case.value(cells, kind, *case.arguments[0])
+                if not same(plain(row[value]), wanted, kind):
                     wrong.append((row["k"], value, row[value], wanted))
             if number == 0:
                 assert [one["o"] for one in row["rows"]] == [one[1] for one in mine[:2]]

@@ -253,12 +253,12 @@ def test_deleting_asks_for_a_folder_below() -> None:
 )
 def test_a_state_table_that_describes_itself_wrongly(changed: dict[str, str]) -> None:
     """Readers refuse properties that no topology wrote."""
-    from committers.state.shape import StateShape
+    from committers.state.properties import shape_of
 
     properties = {"txn.kind": "upsert", "txn.keys": '["k"]', "txn.values": '[["v", "Count()"]]'}
-    assert StateShape.of(properties, "t").keys == ("k",)
+    assert shape_of(properties, "t").keys == ("k",)
     with pytest.raises(TableRefusedError, match="does not describe itself"):
-        StateShape.of({**properties, **changed}, "t")
+        shape_of({**properties, **changed}, "t")
 
 
 def test_a_compaction_mark_is_read_with_the_same_care() -> None:

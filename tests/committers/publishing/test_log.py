@@ -17,12 +17,12 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from committers.publishing import same_table
 from committers.publishing.checkpoints import Checkpoints
-from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
+from committers.verifying import same_table
+from committers.verifying.foreign_commits import ACCEPTED
 from txn.delta.commits import commit_path, fingerprint_of
 from txn.delta.log import TableLog
 from txn.errors import (

@@ -19,12 +19,12 @@ from pyarrow import parquet
 import committers.publishing.log
 from committers.aggregates import Count
 from committers.append_table import AppendTable
-from committers.publishing.chain import CHAIN
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.log import DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
+from committers.verifying.chain import CHAIN
 from tests.stores import azure, gcs
 from tests.stores.azure import AzureServer
 from tests.stores.gcs import GcsServer

@@ -164,7 +164,7 @@ def _described(properties: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str
 def _partial(properties: Mapping[str, str]) -> list[str]:
     """Return the value columns of a state whose stored values are not what readers see.
 
-    The table marks them with a second text for the value (`committers.state.shape`).
+    The table marks them with a second text for the value (`committers.state.properties`).
     """
     try:
         values = json.loads(properties.get("txn.values") or "[]")

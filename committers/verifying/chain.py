@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from committers.publishing.foreign_commits import ACCEPTED
+from committers.verifying.foreign_commits import ACCEPTED
 from txn.delta.commits import BEFORE_KEY, BROKEN, commit_path, fingerprint_of
 from txn.errors import TableChangedError
 from txn.storage.locations import normal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from committers.publishing.foreign_commits import ForeignCommits
+from committers.verifying.foreign_commits import ForeignCommits
 from txn.delta.commits import Commit
 from txn.interfaces import Publication
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from committers.publishing.chain import overwritten
+from committers.verifying.chain import overwritten
 from txn.delta.commits import fingerprint_of
 from txn.delta.delta_rs import DeltaTable, TableNotFoundError
 from txn.delta.loading import load_own

@@ -1,0 +1,187 @@
+"""The rows of the two layouts of a state table: what they store, and what readers see of it.
+
+`layout="upsert"`: one row per key, in hash buckets of the keys, one file each. A commit reads only
+the buckets that the batch touches, joins them with the batch's partial aggregates
+(`committers.upsert_layout.join`) and rewrites them. The bucket of a key is the partition to which
+Spark's own shuffle for a join by keys sends it: if the partials are so many that the join needs a
+shuffle, each task holds one bucket and writes one file.
+
+`layout="log"`: the partial aggregates of a txid, or of several compacted ones, and marks of removed
+keys (`committers.state.removal`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from committers.publishing.files import BUCKET
+from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.state.keys import bucket_of, joined_by_key, with_keys_of
+from committers.state.merging import merged_by_key
+from committers.state.partials import ROWS, overrides
+from committers.state.removal import REMOVED, marks_of, without_removed
+from committers.state.shape import StateShape, types_with
+from txn.delta.commits import TXID
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["PREV_TXID", "RESERVED", "ROW", "LogLayout", "UpsertLayout"]
+
+PREV_TXID = "prev_txid"
+"""The txid of the previous value; NULL if the row did not exist before `txid`."""
+ROW = "txn_row"
+"""A temporary column for the removal of keys."""
+RESERVED = (REMOVED, ROWS, ROW)
+"""Names that keys and values may not have, besides those of the table's own columns."""
+
+
+class UpsertLayout(StateShape):
+    """One row per key: values, txid, and for opaque tables the previous values."""
+
+    readers_merge = False
+
+    @property
+    def kind(self) -> str:
+        """The table's property `txn.kind`."""
+        return "upsert"
+
+    @property
+    def keeps_removed(self) -> bool:
+        """True if a removed key stays as a tombstone until its txid is certainly committed.
+
+        A replay of that txid must be able to restore the key. Source: Storm's `MemoryMapState`
+        puts NULL and removes the key at the next different txid.
+        """
+        return self.keeps_previous and self.remove_where is not None
+
+    @property
+    def bookkeeping(self) -> tuple[str, ...]:
+        """The table's own columns, in their order, the bucket last."""
+        previous = (*(f"prev_{value}" for value in self.values), PREV_TXID)
+        removed = (REMOVED,) if self.keeps_removed else ()
+        return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
+
+    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+        """Columns of the table, given those of the partials. Runs no job."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
+
+        differ = {
+            name: aggregate.initial(sf.col(quoted(name)))
+            for name, aggregate in self.aggregates.items()
+            if overrides(aggregate, "initial")
+        }
+        types = types_with(spark, partials, differ)
+        own: dict[str, DataType] = {TXID: LongType(), PREV_TXID: LongType()}
+        own |= {REMOVED: BooleanType(), BUCKET: IntegerType()}
+        own |= {f"prev_{name}": types[name] for name in self.values}
+        fields = [StructField(name, types[name]) for name in (*self.keys, *self.values)]
+        fields += [StructField(name, own[name]) for name in self.bookkeeping]
+        return StructType(fields)
+
+    def shown_value(self, name: str, stored: Column) -> Column:
+        """The value of `name` that readers see."""
+        return self.aggregates[name].result(stored)
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values of the table's rows, as readers see them, without removed keys."""
+        return self.shown_once(self.alive(rows))
+
+    def with_bucket(self, groups: DataFrame) -> DataFrame:
+        """Add the hash bucket to the partials of a batch, one row per group."""
+        types = {field.name: field.dataType for field in groups.schema}
+        # After the grouping, which merges -0.0 and 0.0 into one key.
+        return groups.withColumn(BUCKET, bucket_of({k: types[k] for k in self.keys}, self.buckets))
+
+    def alive(self, stored: DataFrame) -> DataFrame:
+        """`stored` without the tombstones of removed keys."""
+        from pyspark.sql import functions as sf
+
+        if not self.keeps_removed:
+            return stored
+        return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+
+    def revert(self, stored: DataFrame, first_txid: int) -> DataFrame:
+        """Revert `stored` to its state before `first_txid`: rows written since go back or vanish.
+
+        Tombstones written since restore their key; older ones are final and vanish.
+        """
+        from pyspark.sql import functions as sf
+
+        dead = sf.col(TXID) >= first_txid
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name in (*self.values, TXID):
+            previous = sf.col(quoted(f"prev_{name}"))
+            columns.append(sf.when(dead, previous).otherwise(sf.col(quoted(name))).alias(name))
+        # NULL is right for reverted rows: a row is reverted only while its txid is not committed,
+        # and to a txid that is.
+        columns += [
+            sf.when(~dead, sf.col(quoted(f"prev_{name}"))).alias(f"prev_{name}")
+            for name in (*self.values, TXID)
+        ]
+        existed = sf.col(PREV_TXID).isNotNull()
+        stays = ~dead | existed
+        if self.keeps_removed:
+            stays = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        return stored.where(stays).select(*columns)
+
+
+class LogLayout(StateShape):
+    """Partial aggregates with their txid; readers merge those of a key."""
+
+    readers_merge = True
+
+    @property
+    def kind(self) -> str:
+        """The table's property `txn.kind`."""
+        return LOG_WITH_REMOVAL if self.keeps_removed else "log"
+
+    @property
+    def keeps_removed(self) -> bool:
+        """True if the table has marks of removed keys."""
+        return self.remove_where is not None
+
+    @property
+    def bookkeeping(self) -> tuple[str, ...]:
+        """The table's own columns, in their order."""
+        return (TXID, REMOVED) if self.keeps_removed else (TXID,)
+
+    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+        """Columns of the table, given those of the partials."""
+        from pyspark.sql.types import BooleanType, LongType, StructType
+
+        schema = StructType([*partials.fields]).add(TXID, LongType())
+        return schema.add(REMOVED, BooleanType()) if self.keeps_removed else schema
+
+    def shown_value(self, name: str, stored: Column) -> Column:
+        """The value of `name` that readers see."""
+        return self._value_of_partial(name, stored)
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values of the table's rows, as readers see them, without removed keys."""
+        if self.keeps_removed:
+            rows = without_removed(rows, self.keys, marks_of(rows, self.keys))
+        return self.shown_once(merged_by_key(rows, self.keys, self.aggregates))
+
+    @property
+    def splits(self) -> bool:
+        """True if `shown_in_two` applies: partials by key, of which none can be void."""
+        return bool(self.keys) and not self.keeps_removed
+
+    def shown_in_two(self, once: DataFrame, rest: DataFrame, *, has_null: bool) -> DataFrame:
+        """Like `shown`, for the rows of both: merges only keys in `rest`.
+
+        Args:
+            once: rows of a table without removed keys; each key once.
+            rest: its other rows, few enough to send them to every task.
+            has_null: True if a key of `rest` may be NULL; without, reading takes a third less time.
+        """
+        from pyspark.sql import functions as sf
+
+        keys = sf.broadcast(rest)
+        alone = joined_by_key(once, keys, self.keys, "left_anti", has_null=has_null)
+        touched = with_keys_of(once, keys, self.keys, has_null=has_null)
+        return self.shown_once(alone).unionByName(self.shown(rest.unionByName(touched)))
