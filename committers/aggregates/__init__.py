@@ -7,8 +7,7 @@
         def zero(self): return sf.lit(1.0)
 
 Everything is a Spark SQL expression; see `txn.interfaces.Aggregate` for the contract, and
-docs/aggregates.md for a table of all of them. A built-in aggregate is a class that the `__all__` of
-`collected`, `fold` or `numbers` names; a table finds it by its `identity`.
+docs/aggregates.md for a table of all of them. A table finds a built-in one by its `identity`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,50 @@ from typing import Any
 
 from committers.aggregates import collected, fold, numbers
 from committers.aggregates.base import Builtin
-from committers.aggregates.collected import *  # noqa: F403 - a new aggregate needs no line here
-from committers.aggregates.fold import *  # noqa: F403
-from committers.aggregates.numbers import *  # noqa: F403
+from committers.aggregates.collected import CollectSet, CountDistinct, First, FirstN, Last, LastN
+from committers.aggregates.fold import Fold
+from committers.aggregates.numbers import (
+    Avg,
+    BitAnd,
+    BitOr,
+    BitXor,
+    BoolAnd,
+    BoolOr,
+    Count,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    Variance,
+)
 from committers.aggregates.parameters import as_text, as_values
-from txn.interfaces import Aggregate as Aggregate
+from txn.interfaces import Aggregate
+
+__all__ = [
+    "BUILTIN",
+    "Aggregate",
+    "Avg",
+    "BitAnd",
+    "BitOr",
+    "BitXor",
+    "BoolAnd",
+    "BoolOr",
+    "CollectSet",
+    "Count",
+    "CountDistinct",
+    "First",
+    "FirstN",
+    "Fold",
+    "Last",
+    "LastN",
+    "Max",
+    "Min",
+    "StdDev",
+    "Sum",
+    "Variance",
+    "by_identity",
+    "identity",
+]
 
 BUILTIN: dict[str, type[Builtin]] = {
     name: getattr(module, name) for module in (collected, fold, numbers) for name in module.__all__
