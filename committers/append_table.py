@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
-from committers.reading import read_table, strict_reader
 from committers.staging.area import random_id
 from committers.table_committer import TableCommitter
+from committers.table_rows import read_table, strict_reader
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError

@@ -12,7 +12,6 @@ from committers.aggregates.base import named_for
 from committers.guard import parse_semantics
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
-from committers.reading import read_table
 from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
 from committers.state.keys import keys_reader
@@ -22,6 +21,7 @@ from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState, find_stored
 from committers.state.versions import missing_file, newest_version, version_of
+from committers.table_rows import read_table
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from committers.append_table import AppendingCommitter
-from committers.log_layout.changes import from_partials
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
-from committers.log_layout.reading import LogReader
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
 from committers.staging.area import random_id
+from committers.state.changes import from_partials
 from committers.state.layouts import LogLayout
+from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import ActiveFile
-from committers.reading import strict_reader
 from committers.state.layouts import LogLayout
 from committers.state.merging import merged_by_key
 from committers.state.removal import REMOVED, marks_of, without_removed
+from committers.table_rows import strict_reader
 from txn.delta.commits import TXID
 from txn.spark.names import quoted
 from txn.spark.own_session import computing_session

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from committers.expressions import bigint
-from committers.log_layout.changes import removed_keys
-from committers.log_layout.reading import LogReader
 from committers.publishing.log import DeltaLog
 from committers.staging.area import StagingArea
+from committers.state.changes import removed_keys
 from committers.state.layouts import LogLayout
+from committers.state.reading import LogReader
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Prepared, Publication, Staged, StagedFile

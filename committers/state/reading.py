@@ -1,17 +1,23 @@
-"""Read a state table's files: its rows, or keys and values as of a txid."""
+"""Read a state table's files: keys and values as of a txid, or the rows that a committer needs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
-from committers.reading import strict_reader
+from committers.publishing.rewritten import first_missing
 from committers.state.keys import keys_reader
+from committers.state.layouts import LogLayout, UpsertLayout
+from committers.state.merging import touched
+from committers.state.removal import marks_of, without_removed
 from committers.state.shape import StateShape
-from txn.interfaces import KeysReader
+from committers.table_rows import strict_reader
+from txn.delta.commits import TXID
+from txn.errors import StateError, TableRefusedError
+from txn.interfaces import KeysReader, Staged
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StateReader", "bucket_reader", "without_bucket"]
+__all__ = ["LogReader", "StateReader", "UpsertReader", "bucket_reader", "without_bucket"]
 
 L = TypeVar("L", bound=StateShape)
 
@@ -64,6 +70,122 @@ class StateReader(ABC, Generic[L]):
         """The result of `as_of`, given the rows and the function that shows them to readers."""
         of_keys = keys_reader(lambda: rows, self._layout.keys, self._log.size, show)
         return show(rows), paths, of_keys
+
+
+class UpsertReader(StateReader[UpsertLayout]):
+    """Reads keys and values; if the table keeps previous values, reverts rows to them."""
+
+    def as_of(
+        self, txid: int, session: SparkSession, *, exact: bool
+    ) -> tuple[DataFrame, list[str], KeysReader | None]:
+        """(keys and values as of `txid`, the files read, a reader of some keys).
+
+        A table without previous values that holds `txid` in one version with later ones is read
+        as of the txid before them.
+
+        Raises:
+            StateError: `exact`, and the table has no version for it.
+            TableRefusedError: the commit files needed were cleaned out of the log, or a file of
+                that state was deleted.
+        """
+        if self._layout.keeps_previous:
+            files = self._log.files_now()
+            reverts = any(file.may_hold(txid + 1) for file in files)
+            paths = [file.path for file in files]
+            rows = self._rows(paths, txid + 1 if reverts else None, session)
+            return self._shown(rows, paths, self._layout.shown_once)
+        newest, former = self._log.files_before(txid + 1)
+        if exact and newest < txid <= self._newest_txid():
+            raise StateError(
+                f"Table {self._storage.location} holds txids {newest + 1} to "
+                f"{self._newest_txid()} in one version, so it cannot be read as of txid {txid} for "
+                "a query as of txid - 1: a crash left a group of txids in this table only. Run the "
+                "former program, which groups txids without that query, until txid "
+                f"{self._newest_txid()} is committed.",
+                number="TXN-309",
+            )
+        paths = sorted(former)
+        self._require_former(txid, former - {file.path for file in self._log.files_now()})
+        return self._shown(self._rows(paths, None, session), paths, self._layout.shown_once)
+
+    def _require_former(self, txid: int, paths: Collection[str]) -> None:
+        """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
+        gone = first_missing(self._storage, sorted(paths))
+        if gone is not None:
+            raise TableRefusedError(
+                f"Table {self._storage.location} cannot be read as of txid {txid}: a crash left it "
+                f"at txid {self._newest_txid()}, and VACUUM has deleted file {gone} of the state "
+                "before. Nothing was written. Run the program without the query until txid "
+                f"{self._newest_txid()} is committed, then with it. With semantics='opaque' the "
+                "newest files also hold the state before, and VACUUM cannot delete it.",
+                number="TXN-309",
+            )
+
+    def _rows(
+        self, paths: Sequence[str], revert_from: int | None, session: SparkSession
+    ) -> DataFrame:
+        """The living rows in these files.
+
+        Args:
+            revert_from: revert rows to their state before this txid; None: leave them.
+        """
+        stored = self._read(paths, session)
+        if revert_from is None:
+            return self._layout.alive(stored)
+        return self._layout.revert(stored, revert_from)
+
+    def _newest_txid(self) -> int:
+        last = self._log.last_publication()
+        return last[1].last_txid if last else 0
+
+
+class LogReader(StateReader[LogLayout]):
+    """Reads the partials in a log table."""
+
+    def as_of(
+        self, txid: int, session: SparkSession, *, exact: bool
+    ) -> tuple[DataFrame, list[str], KeysReader | None]:
+        """(keys and values as of `txid`, the files read, a reader of some keys)."""
+        rows, paths = self.before(txid + 1, session)
+        return self._shown(rows, paths, self._layout.shown)
+
+    def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(the table's rows of txids before this one, all if None; the files read)."""
+        files = self._log.files_now()
+        if txid is None:
+            paths = [file.path for file in files]
+            return self.rows(paths, None, session), paths
+        files = tuple(file for file in files if not file.holds_only(txid))
+        paths = [file.path for file in files]
+        mixed = any(file.may_hold(txid) for file in files)
+        return self.rows(paths, txid if mixed else None, session), paths
+
+    def rows(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
+        """The rows of these files; only those of txids before `below`, unless it is None."""
+        from pyspark.sql import functions as sf
+
+        rows = self._read(paths, session)
+        if below is None or not paths:
+            return rows
+        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
+
+    def touched(
+        self, staged: Staged, txid: int | None, session: SparkSession, reading: SparkSession
+    ) -> tuple[DataFrame, list[str]]:
+        """(the staged keys with their partials after and before, the files read).
+
+        Args:
+            txid: "before" means before this txid; None: all rows of the table.
+            session: the session of the result.
+            reading: the session that reads the table's own files.
+        """
+        before, paths = self.before(txid, reading)
+        keys = self._layout.keys
+        if self._layout.keeps_removed:
+            before = without_removed(before, keys, marks_of(before, keys))
+        own = [file.path for file in staged.files]
+        new = self._read(own, session)
+        return touched(new, before, keys, self._layout.aggregates), [*paths, *own]
 
 
 def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:

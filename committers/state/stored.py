@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET, ActiveFile, columns_without_null, load_files
-from committers.reading import known_files
+from committers.table_rows import known_files
 from txn.delta.delta_rs import DeltaError
 from txn.delta.folders import COMPACTION, job_folder
 from txn.delta.loading import load, require

@@ -10,15 +10,14 @@ from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.staging.nearby import is_worth_it
-from committers.state.layouts import UpsertLayout
-from committers.state.reading import bucket_reader
-from committers.state_committer import StateCommitter
-from committers.upsert_layout.changes import (
+from committers.state.changes import (
     files_of_held,
     from_previous_values,
     from_replaced_rows,
 )
-from committers.upsert_layout.reading import UpsertReader
+from committers.state.layouts import UpsertLayout
+from committers.state.reading import UpsertReader, bucket_reader
+from committers.state_committer import StateCommitter
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.folders import SCRATCH

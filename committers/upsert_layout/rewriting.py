@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET, ActiveFile
-from committers.reading import known_files
 from committers.state.layouts import UpsertLayout
 from committers.state.reading import bucket_reader, without_bucket
+from committers.table_rows import known_files
 from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID

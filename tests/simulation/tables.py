@@ -9,12 +9,11 @@ from committers.append_table import AppendingCommitter
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Pace
-from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.state.layouts import LogLayout, UpsertLayout
+from committers.state.reading import LogReader, UpsertReader
 from committers.upsert_layout.committer import UpsertCommitter
-from committers.upsert_layout.reading import UpsertReader
 from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation import rows as model
 from tests.simulation.delta import Table
@@ -89,7 +88,7 @@ class SimTable(State):
 
 
 class SimLogReader(LogReader):
-    """In place of `committers.log_layout.reading.LogReader`: only what the files hold."""
+    """In place of `committers.state.reading.LogReader`: only what the files hold."""
 
     def as_of(self, txid: int, session: Any, *, exact: bool) -> Any:
         rows, paths = self.before(txid + 1, session)
@@ -141,21 +140,21 @@ class SimLog(LogCommitter):
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
-    """In place of `committers.upsert_layout.changes.from_previous_values`."""
+    """In place of `committers.state.changes.from_previous_values`."""
     return Frame(model.changes_in(written.rows, txid))
 
 
 def from_replaced_rows(
     layout: object, written: Frame | None, replaced: Frame | None, txid: int, only: object = None
 ) -> Frame:
-    """In place of `committers.upsert_layout.changes.from_replaced_rows`."""
+    """In place of `committers.state.changes.from_replaced_rows`."""
     assert only is None
     after, before = (() if one is None else one.rows for one in (written, replaced))
     return Frame(model.changes_between(after, before, txid))
 
 
 class SimUpsertReader(UpsertReader):
-    """In place of `committers.upsert_layout.reading.UpsertReader`: only what the files hold."""
+    """In place of `committers.state.reading.UpsertReader`: only what the files hold."""
 
     def _rows(self, paths: Sequence[str], revert_from: int | None, session: Any) -> Any:
         current_world().io("query")

@@ -1,7 +1,9 @@
-"""The changes of a txid in a table with layout="upsert" (`StateShape.change_columns`).
+"""The changes of a txid in a state table: one row per touched key, with values before and after.
 
-An opaque table has the previous values in the very rows that the txid wrote. In other tables they
-are in the files that the version replaces, so the written rows are joined with those.
+Source: Trident's `newValuesStream`, which has only the new values. With layout="upsert" an opaque
+table has the previous values in the very rows that the txid wrote. In other tables they are in the
+files that the version replaces, so the written rows are joined with those. With layout="log" the
+table has the partials of all txids, so the earlier ones of every staged key are merged.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.state.keys import same_key, with_keys_of
-from committers.state.layouts import PREV_TXID, UpsertLayout
-from committers.state.removal import REMOVED
+from committers.state.layouts import PREV_TXID, LogLayout, UpsertLayout
+from committers.state.merging import BEFORE
+from committers.state.removal import REMOVED, with_removal
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
@@ -25,7 +28,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["files_of_held", "from_previous_values", "from_replaced_rows"]
+__all__ = [
+    "files_of_held",
+    "from_partials",
+    "from_previous_values",
+    "from_replaced_rows",
+    "removed_keys",
+]
 
 _AFTER, _BEFORE = "a", "b"
 
@@ -134,6 +143,41 @@ def from_replaced_rows(
     )
     changed = rows.where(~exists | (_col(_AFTER, TXID) == txid)).select(*columns)
     return changed if only is None else with_keys_of(changed, only, layout.keys)
+
+
+def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None) -> DataFrame:
+    """Changes of a log table.
+
+    Args:
+        rows: `committers.state.merging.touched`.
+        removed: the keys that the txid removes; None if it removes none.
+    """
+    from pyspark.sql import functions as sf
+
+    before = sf.col(quoted(BEFORE))
+    existed = before.isNotNull()
+    shown, gone = with_removal(layout.shown_once(rows, before), layout.keys, removed)
+    columns = layout.change_columns(
+        [sf.col(quoted(key)) for key in layout.keys],
+        lambda name: sf.col(quoted(name)),
+        ~gone,
+        lambda name: layout.shown_value(name, before.getField(name)),
+        existed,
+    )
+    # A key that is new and removed in one txid never existed.
+    return shown.where(~gone | existed).select(*columns)
+
+
+def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
+    """The keys of a log table that satisfy its `remove_where` after their update.
+
+    Args:
+        rows: `committers.state.merging.touched`.
+    """
+    from pyspark.sql import functions as sf
+
+    gone = layout.shown_once(rows).where(sf.expr(layout.remove_where or "false"))
+    return gone.select(*(sf.col(quoted(key)) for key in layout.keys))
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
