@@ -96,7 +96,7 @@ def test_a_text_is_read_in_one_way_or_not_at_all(text: str) -> None:
 
 def test_other_texts_name_no_aggregate() -> None:
     """Unknown classes, open parentheses and parameters that do not fit find nothing."""
-    texts = ["", "Sum", "Sum()", "Sum(v", "Sum(v) ", "Product(v)", "CountDistinct(v)"]
+    texts = ["", "Sum", "Sum()", "Sum(v", "Sum(v) ", "Missing(v)", "CountDistinct(v)"]
     texts += [
         "CountDistinct(v,3)",
         "CountDistinct(v,012)",
