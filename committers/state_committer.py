@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from committers.state.removal import check_condition
 from committers.state.shape import StateShape
 from committers.table_committer import TableCommitter
 from txn.errors import TopologyError
-from txn.interfaces import Publication, Semantics, StoredRows
+from txn.interfaces import Prepared, Publication, Semantics, StoredRows
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -160,16 +161,17 @@ class StateCommitter(TableCommitter, Generic[L]):
         columns = self._layout.table_schema(spark, partials)
         return self._layout.changes_schema(spark, columns, self.name)
 
-    def _no_changes(self) -> StoredRows:
-        """The changes of a txid that touches no key."""
-        columns = self._layout.changes_schema(self._spark, self._stored_schema(), self.name)
-        return StoredRows(no_rows(self._spark, columns))
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """The changes of this txid: one row per touched key, with `prev_<value>`.
 
-    def _require_one_txid(self, publication: Publication) -> None:
-        """Refuse a publication whose changes cannot be separated by txid.
+        Lazy, in the session of the run. A removed key has NULL values; a key that one txid both
+        adds and removes is left out. Keys of a failed attempt that an opaque replay lacks are
+        reverted, and are not a change.
 
         Raises:
             TopologyError: the publication has several txids.
+            TableRefusedError: the table holds the txid already, and the files that it replaced
+                then were vacuumed since. Only layout="upsert" needs those.
         """
         if publication.members:
             raise TopologyError(
@@ -178,3 +180,13 @@ class StateCommitter(TableCommitter, Generic[L]):
                 "Run the topology with max_group_commit=1.",
                 number="TXN-116",
             )
+        return self._changes(prepared, publication) if prepared.staged.files else self._no_changes()
+
+    @abstractmethod
+    def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """`changes` of one txid that has staged rows."""
+
+    def _no_changes(self) -> StoredRows:
+        """The changes of a txid that touches no key."""
+        columns = self._layout.changes_schema(self._spark, self._stored_schema(), self.name)
+        return StoredRows(no_rows(self._spark, columns))

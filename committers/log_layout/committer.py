@@ -64,22 +64,14 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     # --- changes -----------------------------------------------------------------------------
 
-    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """The changes of this txid: one row per touched key, with `prev_<value>`.
-
-        Lazy, in the session of the run: reads the touched keys' partials of all earlier txids,
-        whatever the table already holds of this one. So a replay reports the same changes, also
-        after a compaction, OPTIMIZE or VACUUM.
-
-        Raises:
-            TopologyError: the publication has several txids.
-        """
-        self._require_one_txid(publication)
-        if not prepared.staged.files:
-            return self._no_changes()
-        return self._up_to_date(lambda: self._changes(prepared, publication))
-
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """Merge the touched keys' partials of all earlier txids, whatever the table holds of this.
+
+        So a replay reports the same changes, also after a compaction, OPTIMIZE or VACUUM.
+        """
+        return self._up_to_date(lambda: self._merged_changes(prepared, publication))
+
+    def _merged_changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         # A table that applies replays again still has the rows of a failed attempt.
         applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
         first = None if applies_again else publication.first_txid

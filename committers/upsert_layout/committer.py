@@ -144,31 +144,18 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     # --- changes -----------------------------------------------------------------------------
 
-    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """The changes of this txid: one row per touched key, with `prev_<value>`.
-
-        Lazy, in the session of the run. A removed key has NULL values; a key that one txid both
-        adds and removes is left out. Keys of a failed attempt that an opaque replay lacks are
-        reverted, and are not a change.
-
-        Raises:
-            TopologyError: the publication has several txids.
-            TableRefusedError: the txid was published before, and the files that it replaced then
-                were vacuumed since.
-        """
+    def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         txid = publication.last_txid
         if self._layout.remove_where is not None:
             self._reported = prepared.staged
-        self._require_one_txid(publication)
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
-        if prepared.skipped and prepared.staged.files:
+        if prepared.skipped:
             written, replaced = files_of_held(
                 prepared.read_version, publication, self._log, self._storage
             )
         # An opaque table writes removed keys, too: files that are only removed show no change.
-        has_changes = written or (replaced and not self._layout.keeps_previous)
-        if not prepared.staged.files or not has_changes:
+        if not written and (self._layout.keeps_previous or not replaced):
             return self._no_changes()
         schema = self._table_schema()
         staged = [file.path for file in prepared.staged.files]
