@@ -1,1 +1,1 @@
-"""The shared parts of both state layouts: partial aggregates, keys, removal, reading."""
+"""What both layouts of a state table share: its description, partials, keys, reading, changes."""

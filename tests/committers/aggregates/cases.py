@@ -33,7 +33,7 @@ from tests.differential.values import (
     precision_of,
 )
 
-__all__ = ["OF_A_COLUMN", "OF_ROWS", "Case", "OutOfRangeError", "made"]
+__all__ = ["OF_A_COLUMN", "OF_ROWS", "Case", "OutOfRangeError", "make_aggregate"]
 
 Value = Callable[..., Any]
 """(values that are not NULL, their type, further arguments) -> what readers see."""
@@ -67,7 +67,7 @@ class Case:
     weight: int = 1
 
 
-def made(name: str, column: str) -> Aggregate:
+def make_aggregate(name: str, column: str) -> Aggregate:
     """The aggregate of a column."""
     aggregate = getattr(agg, name)(column, *OF_A_COLUMN[name].arguments[0])
     assert isinstance(aggregate, Aggregate)
@@ -127,14 +127,14 @@ def mean_type(kind: str) -> str:
 # --- values ----------------------------------------------------------------------------------
 
 
-def of_some(value: Value) -> Value:
+def null_if_empty(value: Value) -> Value:
     """NULL for no values."""
     return lambda values, *arguments: value(values, *arguments) if values else None
 
 
-def folded(function: Callable[[Any, Any], Any]) -> Value:
+def reduced(function: Callable[[Any, Any], Any]) -> Value:
     """A function of two over all values; NULL for none."""
-    return of_some(lambda values, _: reduce(function, values))
+    return null_if_empty(lambda values, _: reduce(function, values))
 
 
 def total(values: Sequence[Any], kind: str) -> Any:
@@ -203,18 +203,19 @@ def distinct_but_empty(values: Sequence[Any], kind: str) -> int:
 # --- the aggregates --------------------------------------------------------------------------
 
 OF_A_COLUMN: dict[str, Case] = {
+    # name: takes, result, value, Spark's own, samples
     "Count": Case(anything, lambda _: "bigint", lambda values, _: len(values), sf.count, ("i",)),
     "Min": Case(
         anything,
         same_type,
-        of_some(lambda values, _: min(values, key=order_key)),
+        null_if_empty(lambda values, _: min(values, key=order_key)),
         sf.min,
         ("d", "s"),
     ),
     "Max": Case(
         anything,
         same_type,
-        of_some(lambda values, _: max(values, key=order_key)),
+        null_if_empty(lambda values, _: max(values, key=order_key)),
         sf.max,
         ("d",),
     ),
@@ -226,15 +227,15 @@ OF_A_COLUMN: dict[str, Case] = {
         ("i",),
         arguments=((3,), (1,), (9,)),
     ),
-    "Sum": Case(is_number, sum_type, of_some(total), sf.sum, ("i", "d", "m"), weight=4),
-    "Avg": Case(is_number, mean_type, of_some(mean), sf.avg, ("i", "d", "m"), weight=2),
+    "Sum": Case(is_number, sum_type, null_if_empty(total), sf.sum, ("i", "d", "m"), weight=4),
+    "Avg": Case(is_number, mean_type, null_if_empty(mean), sf.avg, ("i", "d", "m"), weight=2),
     "Variance": Case(is_number, lambda _: "double", variance, sf.var_samp, ("l",), weight=0),
     "StdDev": Case(is_number, lambda _: "double", deviation, sf.stddev_samp, ("i",), weight=0),
-    "BitAnd": Case(is_integer, same_type, folded(lambda a, b: a & b), sf.bit_and, ("i",)),
-    "BitOr": Case(is_integer, same_type, folded(lambda a, b: a | b), sf.bit_or, ("t",)),
-    "BitXor": Case(is_integer, same_type, folded(lambda a, b: a ^ b), sf.bit_xor, ("l",)),
-    "BoolAnd": Case(is_boolean, same_type, folded(lambda a, b: a and b), sf.bool_and, ("b",)),
-    "BoolOr": Case(is_boolean, same_type, folded(lambda a, b: a or b), sf.bool_or, ("b",)),
+    "BitAnd": Case(is_integer, same_type, reduced(lambda a, b: a & b), sf.bit_and, ("i",)),
+    "BitOr": Case(is_integer, same_type, reduced(lambda a, b: a | b), sf.bit_or, ("t",)),
+    "BitXor": Case(is_integer, same_type, reduced(lambda a, b: a ^ b), sf.bit_xor, ("l",)),
+    "BoolAnd": Case(is_boolean, same_type, reduced(lambda a, b: a and b), sf.bool_and, ("b",)),
+    "BoolOr": Case(is_boolean, same_type, reduced(lambda a, b: a or b), sf.bool_or, ("b",)),
     "CountDistinct": Case(
         is_sketched,
         lambda _: "bigint",

@@ -23,7 +23,7 @@ from committers.aggregates import (
     LastN,
     Sum,
 )
-from tests.committers.aggregates.cases import OF_A_COLUMN, made
+from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
 
 BATCHES = 4
 CASES = 60
@@ -33,7 +33,7 @@ SCHEMA = """case int, batch int, id int, ts int, i int, t tinyint, l bigint, d d
 # value -> (the aggregate, what Spark itself makes of all rows of a case)
 AGGREGATES: dict[str, tuple[Aggregate, Callable[[], Column]]] = {
     f"{name.lower()}_{column}": (
-        made(name, column),
+        make_aggregate(name, column),
         functools.partial(case.own, column, *case.arguments[0]),
     )
     for name, case in OF_A_COLUMN.items()

@@ -22,7 +22,7 @@ from committers.aggregates import (
 )
 from committers.aggregates import Max as BuiltinMax
 from committers.state_table import StateTable
-from tests.committers.aggregates.cases import OF_A_COLUMN, made
+from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
 
 NAMES = st.text("a1_.-,`()*# \n'\"ä", min_size=1, max_size=6) | st.text(min_size=1, max_size=4)
 
@@ -72,7 +72,7 @@ def test_every_built_in_aggregate_is_found_by_its_text(
     """Whatever the columns are called, the text leads back to the same class and parameters."""
     aggregates = [
         Count(),
-        *(made(kind, name) for kind in OF_A_COLUMN),
+        *(make_aggregate(kind, name) for kind in OF_A_COLUMN),
         First(name, other),
         FirstN(number, name, *more),
         LastN(number, name, *more),

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from committers import aggregates as agg
 from committers.state_table import StateTable
-from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, made
+from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, make_aggregate
 
 ROOT = Path(__file__).parents[3]
 EXACT = Context(prec=120)
@@ -178,7 +178,7 @@ def test_every_aggregate_over_every_type(driver: Any, warehouse: Path, layout: s
         values = {
             value: ROWS_OF[name](column_of(kind))
             if name in ROWS_OF
-            else made(name, column_of(kind))
+            else make_aggregate(name, column_of(kind))
             for value, (name, kind, _) in part.items()
         }
         if number == 0:
