@@ -14,7 +14,7 @@ from spouts._rows import Row, Rows, frame_of
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
-from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError, TxnError
+from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
 from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.origins import unnoted
 
@@ -29,8 +29,9 @@ class MemoryPartitionedSpout(PartitionedSpout):
     """Partitions of rows, each read in order, at most `take_per_partition` rows in a batch.
 
     You can disable (`set_disabled`), add (`add_partition`) and remove (`remove_partition`)
-    partitions at any time, from any thread. A name is durable: a partition that comes back under
-    the same name goes on where it was, and must hold the same rows up to there.
+    partitions at any time, from any thread. A disabled or removed one is away. A name is durable:
+    a partition that comes back under the same name goes on where it was, and must hold the same
+    rows up to there.
 
     TRANSACTIONAL: the first plan of a txid fixes its rows. If a partition of that plan is away at a
     replay, the batch waits for it. OPAQUE: each attempt is planned again, over the partitions that
@@ -104,14 +105,16 @@ class MemoryPartitionedSpout(PartitionedSpout):
                     "choose another name.",
                     number="TXN-415",
                 )
-            content = [row for row in rows if not isinstance(row, Exception)]
-            self._rows[name] = content
+            content: list[Row] = []
             failures: list[tuple[int, Exception]] = []
-            for place, row in enumerate(rows):
+            for row in rows:
                 if isinstance(row, Exception):
-                    before = min(place - len(failures), max(len(content) - 1, 0))
-                    failures.append((before, row))
-            self._failures[name] = failures
+                    failures.append((len(content), row))
+                else:
+                    content.append(row)
+            last = max(len(content) - 1, 0)
+            self._rows[name] = content
+            self._failures[name] = [(min(index, last), error) for index, error in failures]
 
     def remove_partition(self, name: str) -> None:
         """Remove a partition; its rows that are in no batch yet are never read.
@@ -156,13 +159,11 @@ class MemoryPartitionedSpout(PartitionedSpout):
             SourceChangedError: it holds fewer rows than were already read.
         """
         with self._lock:
-            if partition in self._disabled or partition not in self._rows:
+            if self._is_away(partition):
                 return None
             start = 0 if previous is None else previous["end"]
-            size = len(self._rows[partition])
-            if size < start:
-                raise self._shrunk(attempt, partition, start)
-            end = min(start + self._take.now, size)
+            self._require_rows(attempt, partition, start)
+            end = min(start + self._take.now, len(self._rows[partition]))
             return {"start": start, "end": end} if end > start else None
 
     @unnoted()
@@ -181,31 +182,30 @@ class MemoryPartitionedSpout(PartitionedSpout):
     def readable(
         self, attempt: TransactionAttempt, metadata: PartitionPositions
     ) -> PartitionPositions:
-        """Return the positions that still exist; for a transactional spout all of them, or none.
+        """Return the positions that can be read now; for a transactional spout all, or none.
 
         Raises:
-            SourceChangedError: a transactional spout lacks some of the rows, or any other all.
+            SourceChangedError: a partition of a transactional batch cannot be read, or no
+                partition of an opaque one.
         """
-        left: dict[str, Any] = {}
-        lost: TxnError | None = None
         with self._lock:
-            for partition, position in metadata.read.items():
-                try:
-                    self._check_there(attempt, partition, position["end"])
-                    left[partition] = position
-                except (SourceUnavailableError, SourceChangedError) as error:
-                    lost = error
-        if lost is None:
+            problems = {
+                partition: self._describe_problem(attempt, partition, position["end"])
+                for partition, position in metadata.read.items()
+            }
+        reasons = [problem for problem in problems.values() if problem is not None]
+        if not reasons:
             return metadata
-        if not left or self.kind is SpoutKind.TRANSACTIONAL:
-            raise SourceChangedError(str(lost), number="TXN-417")
-        return PartitionPositions(read=left, latest=dict(metadata.latest))
+        if len(reasons) == len(problems) or self.kind is SpoutKind.TRANSACTIONAL:
+            raise SourceChangedError(reasons[-1], number="TXN-417")
+        remaining = {name: at for name, at in metadata.read.items() if problems[name] is None}
+        return PartitionPositions(read=remaining, latest=dict(metadata.latest))
 
     def rows_at(self, attempt: TransactionAttempt, positions: Mapping[str, Any]) -> list[Row]:
         """Return the rows at these positions without Spark; raises as `emit_partitions`."""
         with self._lock:
             for partition in sorted(positions):
-                self._check_there(attempt, partition, positions[partition]["end"])
+                self._require_rows(attempt, partition, positions[partition]["end"])
             self._raise_next(positions)
             return [
                 row
@@ -235,36 +235,44 @@ class MemoryPartitionedSpout(PartitionedSpout):
         spans = {name: at["end"] - at["start"] for name, at in metadata.read.items()}
         return Lag(records=sum(spans.values()), partitions=spans)
 
-    def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
-        if partition in self._rows and partition not in self._disabled:
-            if len(self._rows[partition]) < end:
-                raise self._shrunk(attempt, partition, end)
+    def _is_away(self, partition: str) -> bool:
+        return partition in self._disabled or partition not in self._rows
+
+    def _require_rows(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
+        problem = self._describe_problem(attempt, partition, end)
+        if problem is None:
             return
-        state = "disabled" if partition in self._rows else "removed"
-        then = (
+        if not self._is_away(partition):
+            raise SourceChangedError(problem, number="TXN-417")
+        consequence = (
             "The batch waits until it is back."
             if self.kind is SpoutKind.TRANSACTIONAL
             else "The batch is planned again, without it."
         )
-        raise SourceUnavailableError(
-            f"Partition '{partition}' of MemoryPartitionedSpout, which {attempt} was planned to "
-            f"read, is {state}. {then}"
-        )
+        raise SourceUnavailableError(f"{problem} {consequence}")
+
+    def _describe_problem(
+        self, attempt: TransactionAttempt, partition: str, end: int
+    ) -> str | None:
+        """Describe why a partition cannot be read up to `end`; None if it can."""
+        if self._is_away(partition):
+            state = "disabled" if partition in self._rows else "removed"
+            return (
+                f"Partition '{partition}' of MemoryPartitionedSpout, which {attempt} was planned "
+                f"to read, is {state}."
+            )
+        size = len(self._rows[partition])
+        if size < end:
+            return (
+                f"Partition '{partition}' of MemoryPartitionedSpout holds {size} rows, but {end} "
+                f"of them were planned up to {attempt}. Give it the same rows again."
+            )
+        return None
 
     def _raise_next(self, positions: Mapping[str, Any]) -> None:
         for partition in sorted(positions):
             span = range(positions[partition]["start"], positions[partition]["end"])
-            for failure in self._failures[partition]:
-                if failure[0] in span:
-                    self._failures[partition].remove(failure)
-                    raise failure[1]
-
-    def _shrunk(
-        self, attempt: TransactionAttempt, partition: str, needed: int
-    ) -> SourceChangedError:
-        return SourceChangedError(
-            f"Partition '{partition}' of MemoryPartitionedSpout holds {len(self._rows[partition])} "
-            f"rows, but {needed} of them were planned up to {attempt}. Give it the same rows "
-            "again.",
-            number="TXN-417",
-        )
+            for index, error in self._failures[partition]:
+                if index in span:
+                    self._failures[partition].remove((index, error))
+                    raise error

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._schemas import require_schema
 
-__all__ = ["DeltaBatch", "DeltaVersion", "sum_of_known"]
+__all__ = ["DeltaBatch", "DeltaVersion", "sum_if_known"]
 
 
 class DeltaVersion(BaseModel):
@@ -24,7 +24,7 @@ class DeltaVersion(BaseModel):
     rows: int | None
     """Their rows; None if the log has no statistics or changes are read."""
     below: int | None = None
-    """Files of this and later txids of the writing topology were replaced and are left out."""
+    """Files of this and later txids of the writing topology are left out: they were replaced."""
 
 
 class DeltaBatch(BaseModel):
@@ -39,7 +39,7 @@ class DeltaBatch(BaseModel):
     versions: tuple[DeltaVersion, ...] = Field(strict=False)
     """The versions with something to read; those between them had no rows."""
     passed: int = Field(default=0, ge=0)
-    """The number of further versions taken, without rows; 0 in records of earlier releases."""
+    """The number of further versions that the batch takes; they have no rows."""
     source_txid: int = Field(ge=0)
     """The newest committed txid of the writing topology, according to the log up to
     `last_version`; 0 if none. No later version may publish it again."""
@@ -50,12 +50,15 @@ class DeltaBatch(BaseModel):
 
     @field_validator("read_schema")
     @classmethod
-    def _a_schema(cls, text: str) -> str:
+    def _check_schema(cls, text: str) -> str:
         return require_schema(text)
 
 
-def sum_of_known(counts: Iterable[int | None]) -> int | None:
+def sum_if_known(counts: Iterable[int | None]) -> int | None:
     """Return the sum; None if one of the counts is unknown."""
-    all_counts = list(counts)
-    known_counts = [count for count in all_counts if count is not None]
-    return sum(known_counts) if len(known_counts) == len(all_counts) else None
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from spouts._schemas import as_struct, check_same
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
-from spouts.delta.batch import DeltaBatch, DeltaVersion, sum_of_known
+from spouts.delta.batch import DeltaBatch, DeltaVersion, sum_if_known
 from spouts.delta.log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts.delta.plan import Candidate, Rules, final_version, next_batch
 from spouts.delta.read import scan, struct_of
@@ -237,7 +237,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             version=candidate.version,
             files=len(files),
             size=candidate.size,
-            rows=sum_of_known(file.rows for file in files),
+            rows=sum_if_known(file.rows for file in files),
             below=candidate.below,
         )
 
@@ -333,7 +333,7 @@ class DeltaSpout(Spout[DeltaBatch]):
 
     def planned_rows(self, metadata: DeltaBatch) -> int | None:
         """Return the rows of the planned files, if the log has statistics of all of them."""
-        return sum_of_known(planned.rows for planned in metadata.versions)
+        return sum_if_known(planned.rows for planned in metadata.versions)
 
     def planned_bytes(self, metadata: DeltaBatch) -> int:
         """Return the bytes of the planned files."""

@@ -87,16 +87,20 @@ class PlannedVersions:
             SourceChangedError: a file is gone.
         """
         for planned in metadata.versions:
-            paths = self._log.change_files(planned.version)
-            sizes = self._log.sizes(paths or [])
-            lost = [path for path, size in zip(paths or [], sizes, strict=True) if size is None]
-            if paths is None or lost:
+            gone = self._missing_change_file(planned.version)
+            if gone is not None:
                 raise SourceChangedError(
-                    f"{self._name}: {lost[0] if lost else 'the commit file'} with the changes of "
-                    f"version {planned.version}, planned for {attempt}, is gone (VACUUM?). "
-                    "Restore it from a backup.",
+                    f"{self._name}: {gone} with the changes of version {planned.version}, planned "
+                    f"for {attempt}, is gone (VACUUM?). Restore it from a backup.",
                     number="TXN-412",
                 )
+
+    def _missing_change_file(self, version: int) -> str | None:
+        paths = self._log.change_files(version)
+        if paths is None:
+            return "the commit file"
+        sizes = self._log.sizes(paths)
+        return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
     def changes(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch

@@ -51,7 +51,7 @@ class FileBatch(Taken):
 
     @field_validator("read_schema")
     @classmethod
-    def _a_schema(cls, text: str) -> str:
+    def _check_schema(cls, text: str) -> str:
         return require_schema(text)
 
 

@@ -1,6 +1,6 @@
 """Read the topics of a Kafka cluster, and the first and last offsets of their partitions.
 
-One client is kept. A look costs two round trips, whatever the number of partitions: one for the
+One client is kept. A snapshot costs two round trips, whatever the number of partitions: one for the
 first and last offsets of all of them, then one for the topics, whose ids show whether the offsets
 still belong to the same topics.
 """
@@ -34,7 +34,7 @@ except ImportError as error:
         "The Kafka spout needs confluent-kafka: pip install 'txn-spark[kafka]'"
     ) from error
 
-__all__ = ["Cluster", "Look", "Partition", "Topic"]
+__all__ = ["Cluster", "Partition", "Snapshot", "Topic"]
 
 log = logging.getLogger("txn.spouts.kafka")
 
@@ -79,7 +79,7 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """Topics and offsets that belong together."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
@@ -137,24 +137,24 @@ class Cluster:
             self._names, self._names_at = sorted(topics), now
         return [n for n in self._names if not n.startswith("__") and re.fullmatch(pattern, n)]
 
-    def look(self, topics: Sequence[str]) -> Look:
+    def snapshot(self, topics: Sequence[str]) -> Snapshot:
         """Return the existing topics among these, with the offsets of all their partitions.
 
         Raises:
             SourceUnavailableError: no broker answers, or a partition has no leader now
                 or does not know its offsets yet.
-            FailedException: the topics changed during each look.
+            FailedException: the topics changed during each try.
         """
         is_cached = self._client is not None
         try:
-            return self._look(topics)
+            return self._take_snapshot(topics)
         except SourceUnavailableError as error:
             # A client caches leaders for minutes: ask a new client at once.
             if not is_cached or _code(error.__cause__) not in _STALE:
                 raise
-        return self._look(topics)
+        return self._take_snapshot(topics)
 
-    def _look(self, topics: Sequence[str]) -> Look:
+    def _take_snapshot(self, topics: Sequence[str]) -> Snapshot:
         names = set(topics)
         described = {name: topic for name, topic in self._described.items() if name in names}
         for _ in range(_LOOKS):
@@ -166,7 +166,7 @@ class Cluster:
             current = self.describe(topics)
             if current == described and len(latest) == len(partitions):
                 self._described = {**self._described, **current}
-                return Look(current, earliest, latest)
+                return Snapshot(current, earliest, latest)
             described = current
         raise FailedException(
             f"{self._spout} saw its topics change in each of {_LOOKS} looks. It will try again."
@@ -178,7 +178,7 @@ class Cluster:
         """Return the first offsets at or after a time, without partitions that have no such record.
 
         Raises:
-            SourceUnavailableError: as `look`.
+            SourceUnavailableError: as `snapshot`.
         """
         answers = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         offsets = self._results(answers, no_record=OFFSET_END)

@@ -1,4 +1,4 @@
-"""Plan the offsets of a Kafka spout's partitions: pure, from positions and one look."""
+"""Plan the offsets that a Kafka spout reads, from stored positions and one snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spouts.kafka.cluster import Look, Partition
+from spouts.kafka.cluster import Partition, Snapshot
 from txn.errors import ProgressUnreadableError
 
 __all__ = [
     "CORRECTIONS",
-    "Left",
     "Lost",
     "Position",
+    "Remaining",
     "Shares",
     "Skipped",
     "Start",
     "fair_shares",
-    "going_on",
+    "find_loss",
+    "find_remaining",
     "name_of",
-    "parsed",
+    "next_start",
+    "parse_name",
     "stored_positions",
-    "what_is_left",
 ]
 
 CORRECTIONS = "corrections/"
@@ -62,11 +63,12 @@ class Position(BaseModel):
     topic_id: str
     """Kafka's id of the topic to which the offsets belong."""
     deployment: str = ""
+    """The `deployment` of the spout that planned it."""
     skipped: Skipped | None = None
     """The offsets that were skipped just before `start`."""
     turn: int = Field(default=0, ge=0)
-    """The number of the partition's last turn, while batches are smaller than the number of
-    partitions; 0: none since all of them were read together."""
+    """The number of the partition's last turn, while partitions take turns (`fair_shares`); 0: it
+    has had none since all were read together."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form: without default values."""
@@ -79,6 +81,7 @@ class Lost:
 
     skipped: Skipped
     words: str
+    """What happened to them, for a message."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Start:
     offset: int
     lost: Lost | None = None
     durable: bool = False
-    """Store it even if there is nothing to read: a later look would give another offset."""
+    """Store it even if there is nothing to read: a later snapshot would give another offset."""
 
 
 @dataclass(frozen=True)
@@ -100,33 +103,8 @@ class Shares:
     """The number of this turn, if partitions take turns; 0 if each has a share."""
 
 
-def going_on(partition: Partition, stored: Position, snapshot: Look) -> Start:
-    """Return the start after `stored`, with `lost` if records are gone."""
-    topic, part = snapshot.topics[partition[0]], name_of(partition)
-    earliest, latest = snapshot.earliest[partition], snapshot.latest[partition]
-    if topic.id != stored.topic_id:
-        words = (
-            f"topic {partition[0]!r} was deleted and created again (its id was {stored.topic_id} "
-            f"and is {topic.id}), so offsets of {part} from {stored.end} on now name other records"
-        )
-        return _lost("recreated", stored.end, earliest, words)
-    if stored.end < earliest:
-        words = (
-            f"offsets {stored.end} to {earliest - 1} of {part} were deleted before they were read, "
-            "by the topic's retention or by hand"
-        )
-        return _lost("retention", stored.end, earliest, words)
-    if stored.end > latest:
-        words = (
-            f"{part} ends at offset {latest}, but was read up to offset {stored.end}: brokers "
-            "have lost records"
-        )
-        return _lost("truncated", stored.end, latest, words)
-    return Start(stored.end)
-
-
 @dataclass(frozen=True)
-class Left:
+class Remaining:
     """The planned offsets of a partition that still exist."""
 
     position: Position
@@ -134,25 +112,60 @@ class Left:
     """The offsets that are gone, and why; empty: none."""
 
 
-def what_is_left(partition: Partition, planned: Position, snapshot: Look) -> Left:
+def next_start(partition: Partition, stored: Position, snapshot: Snapshot) -> Start:
+    """Return the start after `stored`, with `lost` if records are gone."""
+    lost = find_loss(partition, stored.topic_id, stored.end, snapshot)
+    return Start(stored.end if lost is None else lost.skipped.next, lost)
+
+
+def find_loss(partition: Partition, topic_id: str, offset: int, snapshot: Snapshot) -> Lost | None:
+    """Return the records at and after `offset` that are gone; None if none are.
+
+    Args:
+        topic_id: Kafka's id of the topic to which the offset belongs.
+    """
+    topic, name = snapshot.topics[partition[0]], name_of(partition)
+    earliest, latest = snapshot.earliest[partition], snapshot.latest[partition]
+    if topic.id != topic_id:
+        return Lost(
+            Skipped(reason="recreated", first=offset, next=earliest),
+            f"topic {partition[0]!r} was deleted and created again (its id was {topic_id} and is "
+            f"{topic.id}), so offsets of {name} from {offset} on now name other records",
+        )
+    if offset < earliest:
+        return Lost(
+            Skipped(reason="retention", first=offset, next=earliest),
+            f"offsets {offset} to {earliest - 1} of {name} were deleted before they were read, by "
+            "the topic's retention or by hand",
+        )
+    if offset > latest:
+        return Lost(
+            Skipped(reason="truncated", first=offset, next=latest),
+            f"{name} ends at offset {latest}, but was read up to offset {offset}: brokers have "
+            "lost records",
+        )
+    return None
+
+
+def find_remaining(partition: Partition, planned: Position, snapshot: Snapshot) -> Remaining:
     """Return the planned offsets that still exist; `end` equals `start` if none do."""
-    part = name_of(partition)
-    nothing = planned.model_copy(update={"start": planned.end})
+    name = name_of(partition)
     if partition[0] not in snapshot.topics or partition not in snapshot.latest:
-        return Left(nothing, f"{part} is gone")
-    lost = going_on(partition, planned.model_copy(update={"end": planned.start}), snapshot).lost
+        return Remaining(planned.model_copy(update={"start": planned.end}), f"{name} is gone")
+    latest = snapshot.latest[partition]
+    lost = find_loss(partition, planned.topic_id, planned.start, snapshot)
     if lost is None:
-        end = min(planned.end, snapshot.latest[partition])
-        gone = f"{part} ends at offset {end}, before the planned {planned.end}"
-        return Left(planned.model_copy(update={"end": end}), gone * (end < planned.end))
-    start = (
-        min(lost.skipped.next, planned.end) if lost.skipped.reason == "retention" else planned.end
-    )
+        if planned.end <= latest:
+            return Remaining(planned, "")
+        words = f"{name} ends at offset {latest}, before the planned {planned.end}"
+        return Remaining(planned.model_copy(update={"end": latest}), words)
+    start = planned.end
+    if lost.skipped.reason == "retention":  # otherwise the later offsets are gone, too
+        start = min(lost.skipped.next, planned.end)
+    end = max(start, min(planned.end, latest))
     skipped = lost.skipped.model_copy(update={"next": start})
-    end = max(start, min(planned.end, snapshot.latest[partition]))
-    return Left(
-        planned.model_copy(update={"start": start, "end": end, "skipped": skipped}), lost.words
-    )
+    position = planned.model_copy(update={"start": start, "end": end, "skipped": skipped})
+    return Remaining(position, lost.words)
 
 
 def fair_shares(
@@ -169,6 +182,7 @@ def fair_shares(
     ceil(partitions / per_batch) batches.
 
     Args:
+        available: the number of records that each partition has.
         turns: `Position.turn` of each partition.
     """
     limited = {
@@ -181,9 +195,11 @@ def fair_shares(
     if len(waiting) > per_batch:
         waiting.sort(key=lambda name: (turns.get(name, 0), name))
         chosen = set(waiting[:per_batch])
-        return Shares({n: int(n in chosen) for n in limited}, 1 + max(turns.values(), default=0))
+        records = {name: 1 if name in chosen else 0 for name in limited}
+        return Shares(records, turn=1 + max(turns.values(), default=0))
     shares: dict[str, int] = {}
     budget = per_batch
+    # The smallest first: what they leave of their shares goes to the larger ones.
     for name in sorted(limited, key=lambda name: (limited[name], name)):
         shares[name] = min(limited[name], budget // (len(limited) - len(shares)))
         budget -= shares[name]
@@ -195,7 +211,7 @@ def name_of(partition: Partition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 
-def parsed(name: str) -> Partition:
+def parse_name(name: str) -> Partition:
     """Return the partition of a durable name."""
     topic, _, number = name.rpartition("-")
     return topic, int(number)
@@ -219,7 +235,3 @@ def stored_positions(stored: Mapping[str, Any], spout: str) -> dict[str, Positio
             "wrote them, or give the stream a new name.",
             number="TXN-416",
         ) from error
-
-
-def _lost(reason: Reason, first: int, following: int, words: str) -> Start:
-    return Start(following, Lost(Skipped(reason=reason, first=first, next=following), words))

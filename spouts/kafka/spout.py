@@ -25,7 +25,7 @@ from spouts.kafka.arguments import (
     subscription,
     timestamp_ms,
 )
-from spouts.kafka.cluster import Cluster, Look, Partition
+from spouts.kafka.cluster import Cluster, Partition, Snapshot
 from spouts.kafka.corrections import Corrections, KafkaInlet
 from spouts.kafka.options import client_settings
 from spouts.kafka.plan import (
@@ -34,11 +34,12 @@ from spouts.kafka.plan import (
     Position,
     Start,
     fair_shares,
-    going_on,
+    find_loss,
+    find_remaining,
     name_of,
-    parsed,
+    next_start,
+    parse_name,
     stored_positions,
-    what_is_left,
 )
 from spouts.kafka.reading import KafkaReader, allow_own_group
 from spouts.kafka.relation import offsets_read
@@ -248,9 +249,9 @@ class KafkaSpout(PartitionedSpout):
         if self._pattern is not None:
             self._cluster.matching(self._pattern)
         latest = previous.latest if previous else {}
-        read_before = {parsed(name)[0] for name in stored_positions(latest, self._name)}
+        read_before = {parse_name(name)[0] for name in stored_positions(latest, self._name)}
         missing = set(self._topics) - read_before
-        missing -= set(self._cluster.look(sorted(missing)).topics)
+        missing -= set(self._cluster.snapshot(sorted(missing)).topics)
         if missing:
             raise TopologyError(
                 f"{self._name} should read {_listed(missing)}, which the brokers do not have. "
@@ -312,12 +313,12 @@ class KafkaSpout(PartitionedSpout):
         topics: Sequence[str] = self._topics
         if self._pattern is not None:
             topics = self._cluster.matching(self._pattern)
-        snapshot = self._cluster.look(topics)
+        snapshot = self._cluster.snapshot(topics)
         self._note_gone(topics, snapshot, stored)
         starts: dict[Partition, Start] = {}
         for partition in snapshot.latest:
             if (position := stored.get(name_of(partition))) is not None:
-                starts[partition] = going_on(partition, position, snapshot)
+                starts[partition] = next_start(partition, position, snapshot)
         starts |= self._first_starts(snapshot, starts, stored, begun=begun)
         for partition, start in starts.items():
             if start.lost is not None:
@@ -351,14 +352,14 @@ class KafkaSpout(PartitionedSpout):
 
     def _first_starts(
         self,
-        snapshot: Look,
+        snapshot: Snapshot,
         with_position: Collection[Partition],
         stored: Mapping[str, Position],
         *,
         begun: bool,
     ) -> dict[Partition, Start]:
         """Return the starts of partitions without a position."""
-        read_before = {parsed(name)[0] for name in stored}
+        read_before = {parse_name(name)[0] for name in stored}
         # A topic that appears after the first poll and matches the pattern is all new.
         all_new = self._pattern is not None and begun and (stored or not self._deployment)
         new = [partition for partition in snapshot.latest if partition not in with_position]
@@ -372,9 +373,9 @@ class KafkaSpout(PartitionedSpout):
         return starts
 
     def _note_gone(
-        self, topics: Sequence[str], snapshot: Look, stored: Mapping[str, Position]
+        self, topics: Sequence[str], snapshot: Snapshot, stored: Mapping[str, Position]
     ) -> None:
-        read = {parsed(name)[0] for name in stored}
+        read = {parse_name(name)[0] for name in stored}
         if self._pattern is not None:
             read = {name for name in read if re.fullmatch(self._pattern, name)}
         else:
@@ -420,7 +421,7 @@ class KafkaSpout(PartitionedSpout):
             FailedException: planned records of an opaque batch are gone; it is planned again.
         """
         stored = stored_positions(positions, self._name)
-        planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
+        planned = {parse_name(name): p for name, p in stored.items() if p.end > p.start}
         if planned:
             try:
                 self._check_there(attempt, planned)
@@ -465,7 +466,7 @@ class KafkaSpout(PartitionedSpout):
                 have been read, so that the batch is replayed.
         """
         stored = stored_positions(metadata.read, self._name)
-        planned = {parsed(name)[0]: p.topic_id for name, p in stored.items() if p.end > p.start}
+        planned = {parse_name(name)[0]: p.topic_id for name, p in stored.items() if p.end > p.start}
         if corrected := self._corrected(metadata.read):
             corrected[0].check_read(attempt, corrected[1])
         topics = self._cluster.describe(sorted(planned))
@@ -488,12 +489,12 @@ class KafkaSpout(PartitionedSpout):
                 opaque one, or a file of corrected records.
         """
         stored = stored_positions(metadata.read, self._name)
-        planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
+        planned = {parse_name(name): p for name, p in stored.items() if p.end > p.start}
         if corrected := self._corrected(metadata.read):
             corrected[0].readable(attempt, corrected[1])
-        snapshot = self._cluster.look(sorted({topic for topic, _ in planned}))
+        snapshot = self._cluster.snapshot(sorted({topic for topic, _ in planned}))
         left = {
-            partition: what_is_left(partition, position, snapshot)
+            partition: find_remaining(partition, position, snapshot)
             for partition, position in planned.items()
         }
         lost = {name_of(partition): rest.words for partition, rest in left.items() if rest.words}
@@ -568,7 +569,7 @@ class KafkaSpout(PartitionedSpout):
         self, attempt: TransactionAttempt, planned: Mapping[Partition, Position]
     ) -> None:
         topics = sorted({topic for topic, _ in planned})
-        snapshot = self._cluster.look(topics)
+        snapshot = self._cluster.snapshot(topics)
         gone = set(topics) - set(snapshot.topics)
         if gone:
             raise SourceUnavailableError(
@@ -579,8 +580,7 @@ class KafkaSpout(PartitionedSpout):
         for partition, position in planned.items():
             if partition not in snapshot.latest:
                 raise self._changed(attempt, f"{name_of(partition)} is no longer there")
-            read_to = position.model_copy(update={"end": position.start})
-            lost = going_on(partition, read_to, snapshot).lost
+            lost = find_loss(partition, position.topic_id, position.start, snapshot)
             if lost is not None:
                 raise self._changed(attempt, lost.words)
             if snapshot.latest[partition] < position.end:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka import KafkaSpout
-from spouts.kafka.cluster import Look, Topic
+from spouts.kafka.cluster import Snapshot, Topic
 from spouts.kafka.options import client_settings
-from spouts.kafka.plan import Position, fair_shares, going_on, stored_positions
+from spouts.kafka.plan import Position, fair_shares, next_start, stored_positions
 from txn.errors import ProgressUnreadableError, TopologyError
 from txn.interfaces import SpoutKind
 
@@ -67,9 +67,9 @@ def test_no_partition_waits_longer_than_a_round(
         turns |= {name: planned.turn for name, share in planned.records.items() if share}
 
 
-def look(topic_id: str = "a", earliest: int = 0, latest: int = 10) -> Look:
+def look(topic_id: str = "a", earliest: int = 0, latest: int = 10) -> Snapshot:
     """A look at a topic t of one partition."""
-    return Look({"t": Topic(topic_id, 1)}, {("t", 0): earliest}, {("t", 0): latest})
+    return Snapshot({"t": Topic(topic_id, 1)}, {("t", 0): earliest}, {("t", 0): latest})
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def look(topic_id: str = "a", earliest: int = 0, latest: int = 10) -> Look:
         (look(topic_id="b", earliest=2), 2, "recreated"),
     ],
 )
-def test_where_a_partition_goes_on(seen: Look, offset: int, reason: str | None) -> None:
+def test_where_a_partition_goes_on(seen: Snapshot, offset: int, reason: str | None) -> None:
     """Reading goes on after the last offset; where it cannot, the reason and the place are told."""
-    start = going_on(("t", 0), Position(start=0, end=5, topic_id="a"), seen)
+    start = next_start(("t", 0), Position(start=0, end=5, topic_id="a"), seen)
     assert start.offset == offset
     assert (start.lost.skipped.reason if start.lost else None) == reason
     if start.lost:
