@@ -22,8 +22,8 @@ from txn.cli.running.observers import CliObserver, RunInfo
 from txn.cli.running.run_log import logging_to_file
 from txn.cli.running.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import read_note
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.engine.reporting.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.errors import SourceChangedError
 from txn.interfaces import Lag
@@ -125,7 +125,7 @@ def test_a_standby_a_full_disk_and_odd_text_cost_nothing(tmp_path: Path) -> None
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-KNOWN = Known("t", TopologyConfig(zookeeper_connect_secs=2.0), {"topology": "t"}, {})
+KNOWN = TopologyFacts("t", TopologyConfig(zookeeper_connect_secs=2.0), {"topology": "t"}, {})
 
 
 def test_a_page_that_cannot_start_is_a_note() -> None:
@@ -196,8 +196,8 @@ def test_the_page_knows_what_the_run_knows(tmp_path: Path, monkeypatch: pytest.M
     )
     given = ["zookeeper_connect_secs=2.5", "max_spout_pending=3"]
     topology = load_topology("program.py:topology", given)
-    known, heard = Known.of(topology, "program.py:topology"), Heard()
-    again = Known.of_line(known.to_line())
+    known, heard = TopologyFacts.of(topology, "program.py:topology"), Heard()
+    again = TopologyFacts.of_line(known.to_line())
     assert again.program == "program.py:topology"
     assert again.config.model_dump() == known.config.model_dump()
     assert (again.plan, again.tables) == (json.loads(json.dumps(known.plan)), known.tables)

@@ -17,9 +17,9 @@ from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import BAD
 from txn.dashboard import api
 from txn.dashboard.watching.feed import Look
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
 from txn.dashboard.watching.topologies import Watched
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import troubles
 from txn.dashboard.watching.watched_table import WatchedTable
 from txn.operations.status import status_of
@@ -39,7 +39,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
     with contextlib.ExitStack() as made:
 
         def watched(*tables: Path) -> Watched:
-            known = Known("t", tables={str(table): {} for table in tables})
+            known = TopologyFacts("t", tables={str(table): {} for table in tables})
             found = Watched(known, tmp_path / "index", tmp_path)
             made.callback(found.close)
             for table in found.tables:

@@ -25,8 +25,8 @@ from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.config import TopologyConfig
 from txn.dashboard.app import page
 from txn.dashboard.guard import LOOPBACK
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.topologies import Watch
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.doctor.findings import Finding, ok
 from txn.operations.table_logs import opened_table
 from txn.zookeeper.client.access import find_access, lend, take_back
@@ -118,7 +118,7 @@ def test_series_cover_the_time_that_is_asked_for(asked: Page) -> None:
 
 def test_series_of_a_topology_without_a_txid(tmp_path: Path) -> None:
     """Are of this moment, and do not begin in 1970."""
-    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([TopologyFacts("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
         client = TestClient(page(watch, LOOPBACK), "http://localhost")
         for minutes in (60, 0):
             told = client.get("/api/topology", params={"minutes": minutes}).json()["series"]
@@ -129,7 +129,7 @@ def test_series_of_a_topology_without_a_txid(tmp_path: Path) -> None:
 def test_an_error_of_any_kind_is_an_answer(tmp_path: Path) -> None:
     """As JSON, which the page shows; a note that is not as it should be, for example."""
     with Watch(
-        [Known("t", plan={"streams": [{}]})], "zk1:2181", where=tmp_path, feed=Told
+        [TopologyFacts("t", plan={"streams": [{}]})], "zk1:2181", where=tmp_path, feed=Told
     ) as watch:
         client = TestClient(page(watch, LOOPBACK), "http://localhost")
         answer = client.get("/api/topology")
@@ -248,7 +248,9 @@ def test_a_txid_within_a_group_is_not_shown_as_another(tmp_path: Path) -> None:
     for version, said in ((1, publication(4)), (2, publication(7, group=3))):
         held = pa.table({"carrier": ["AA"], "flights": pa.array([version], pa.int64())})
         append_version(table, version, said, rows=held)
-    with Watch([Known("t", tables={str(table): {}})], "zk", where=tmp_path, feed=Told) as watch:
+    with Watch(
+        [TopologyFacts("t", tables={str(table): {}})], "zk", where=tmp_path, feed=Told
+    ) as watch:
         found = watch.topology("t")
         wait_until(lambda: found.index.span() == (4, 7), "all txids", 20)
         client = TestClient(page(watch, LOOPBACK), "http://localhost")
@@ -355,7 +357,7 @@ def test_the_doctor_looks_again_when_its_findings_are_old(
         yield ok("machine", "memory", "enough")
 
     monkeypatch.setattr("txn.dashboard.app.look", counted)
-    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([TopologyFacts("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
         client = TestClient(page(watch, LOOPBACK), "http://localhost")
 
         def is_done() -> bool:
@@ -495,7 +497,7 @@ def test_no_credential_of_zookeeper_is_in_any_answer(tmp_path: Path) -> None:
     lend("127.0.0.1:20001", "txn:topsecret-3")
     take_back("127.0.0.1:20001")
     find_access(TopologyConfig(), "zk1:2181", {"TXN_ZOOKEEPER_AUTH": "sasl:bob:topsecret-4"})
-    known = Known("flights", config)
+    known = TopologyFacts("flights", config)
     with Watch([known], "zk1:2181", where=tmp_path, feed=Told) as watch:
         Told.last.say(sample.look())
         leaked = " ".join(f"topsecret-{number}" for number in range(1, 5))

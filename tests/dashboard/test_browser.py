@@ -25,9 +25,9 @@ from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import Sample, Told, hostile_topology
 from tests.dashboard.serving import served
 from txn.dashboard.watching.feed import Look
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import FlightNote
 from txn.dashboard.watching.topologies import Watch
+from txn.dashboard.watching.topology_facts import TopologyFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -330,7 +330,7 @@ def test_an_address_that_is_no_page(seen: Seen) -> None:
 
 def test_a_named_topology_is_not_live_without_zookeeper(chrome: Browser, tmp_path: Path) -> None:
     """Each name is asked for by itself, with credentials of its own: none of them answers."""
-    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([TopologyFacts("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
         Told.last.say(Look(time.time(), {}, {"t": "ZooKeeper did not answer. [TXN-600]"}))
         with served(watch) as url:
             seen = Seen(chrome, url, Sample(tmp_path / "unused", txids=1))
@@ -417,7 +417,7 @@ def test_the_list_has_no_gap_and_an_end(chrome: Browser, tmp_path: Path) -> None
 
     script = (ROOT / "txn/dashboard/assets/transactions.js").read_text("utf-8")
     few = script.replace("const MOST_ROWS = 3000", "const MOST_ROWS = 300")
-    known = Known("t", tables={str(table): {}})
+    known = TopologyFacts("t", tables={str(table): {}})
     with Watch([known], "zk", where=tmp_path, feed=Told) as watch, served(watch) as url:
         found = watch.topology("t")
         commit(1, 150)

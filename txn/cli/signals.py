@@ -1,7 +1,8 @@
 """Handle Ctrl-C and SIGTERM: they unwind a start, and ask a run to end.
 
-One Ctrl-C may come twice: the terminal sends it to the whole group, and a wrapper (`uv run`, an
-init of a container) passes on its own. A second one within a second is the same one.
+One Ctrl-C may come twice: the terminal sends it to the whole process group, and a wrapper (`uv
+run`, the init process of a container) forwards its own. So a second signal within a second of the
+first one counts as the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import FrameType
 
 __all__ = ["StoppedEarlyError", "quiet_interrupts", "received_signals", "terminable"]
 
-_SAME_SECS = 1.0
+_SAME_SIGNAL_SECS = 1.0
 
 
 class StoppedEarlyError(KeyboardInterrupt):
@@ -33,9 +34,8 @@ def terminable() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         del number, frame
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # it ends; a second one must not interrupt that
+        # A second SIGTERM must not interrupt the end.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise StoppedEarlyError
 
     before = signal.signal(signal.SIGTERM, handler)
@@ -54,13 +54,12 @@ def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Se
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal first
         del frame
-        if received and clock() - first < _SAME_SECS:
-            return
-        first = first or clock()
-        if received:
+        if not received:
+            first = clock()
+            received.append(number)
+        elif clock() - first >= _SAME_SIGNAL_SECS:
             # Durable state is consistent at every moment; the next run goes on from it.
             os._exit(128 + number)
-        received.append(number)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -72,7 +71,7 @@ def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Se
 
 @contextlib.contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Keep py4j from printing a stack trace, as root, for Ctrl-C during a call to Spark.
+    """Keep py4j from logging a stack trace for Ctrl-C during a call to Spark.
 
     Also silences pyspark's own handler, which calls Spark while an answer is due.
     """

@@ -60,27 +60,26 @@ class Definition:
     def unborn_tables(self, holding: Iterable[str], seen: Iterable[str] = ()) -> frozenset[str]:
         """The tables that may not exist yet although they were always declared.
 
-        A table is made once its columns are known. But a batch that brought rows into one was
-        staged for all tables, so it has made every other table that reads no further stream; so has
-        any other committed batch whose rows were computed, even if no row was left. The table of
-        bad rows, and those below a state of another topology, may come at any time.
+        A batch creates each table that reads only streams whose rows it computed, even if no row
+        is left for the table. The table of bad rows, and tables below a state of another topology,
+        may come at any time.
 
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
             seen: the streams with rows that a committed batch has computed.
         """
-        read = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
-        streams = {stream for table in holding for stream in read[table] if len(read[table]) == 1}
-        streams |= set(seen)
+        streams_of = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
+        computed = set(seen)
+        for table in holding:
+            # Of several streams, only one may have had rows.
+            if len(streams_of[table]) == 1:
+                computed |= streams_of[table]
         return frozenset(
             sink.name
             for sink in self.sinks
             if isinstance(sink.parent, SetAside)
-            or not read[sink.name] <= streams
-            or any(
-                isinstance(node, StateQuery) and node.sink is None
-                for node in sink.parent.ancestors()
-            )
+            or not streams_of[sink.name] <= computed
+            or _foreign_queries(sink)
         )
 
     @property
@@ -130,13 +129,18 @@ class Definition:
 
     def _check_queries(self) -> None:
         paths = {identity(sink.name) for sink in self.sinks}
-        for node in {node for sink in self.sinks for node in sink.parent.ancestors()}:
-            if not isinstance(node, StateQuery) or node.sink is not None:
-                continue
-            if identity(node.state.path) in paths:
+        foreign = [query for sink in self.sinks for query in _foreign_queries(sink)]
+        for query in foreign:
+            if identity(query.state.path) in paths:
                 raise TopologyError(
-                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a "
+                    f"state_query() of stream '{query.label()}' reads '{query.state.path}', a "
                     "table of this topology. Pass what persistent_aggregate() returned; "
                     "otherwise the query could read a txid that may still be replayed.",
                     number="TXN-108",
                 )
+
+
+def _foreign_queries(sink: Sink) -> list[StateQuery]:
+    """Return the queries above a table that do not read a state of this topology."""
+    nodes = sink.parent.ancestors()
+    return [node for node in nodes if isinstance(node, StateQuery) and node.sink is None]

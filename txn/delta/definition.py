@@ -1,6 +1,6 @@
 """The definition of a Delta table: id, columns, partitioning, properties, protocol.
 
-As delta-rs has loaded it, brought up to date by the commits read since.
+It starts as delta-rs has loaded it. Each commit that is read afterwards brings it up to date.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TableDefinition:
 
     id: str
     columns: Mapping[str, Any]
-    """A struct, in the JSON form of Delta and Spark."""
+    """The schema, in the JSON form of Delta and Spark."""
     partition_columns: Sequence[str]
     configuration: Mapping[str, str | None]
     """The properties."""
@@ -57,20 +57,20 @@ class TableDefinition:
         return fields
 
     def after(self, commit: Commit, table: str) -> TableDefinition:
-        """The definition after a version.
+        """Return the definition after a commit.
 
         Args:
             table: its name, for messages.
 
         Raises:
-            RecoveryRefusedError: the version's metadata or protocol is invalid.
+            RecoveryRefusedError: the commit's metadata or protocol is invalid.
         """
         try:
             return self._after(commit.metadata, commit.protocol)
         except BROKEN as error:
             raise RecoveryRefusedError(
-                f"Version {commit.version} of table {table} cannot be read: what it says of the "
-                "table is not in the format of Delta. Restore that file in _delta_log from a "
+                f"Version {commit.version} of table {table} cannot be read: its metadata or "
+                "protocol is not in Delta's format. Restore that file in _delta_log from a "
                 "backup, or restore the table to an earlier version.",
                 number="TXN-315",
             ) from error
@@ -81,7 +81,7 @@ class TableDefinition:
         definition = self
         if metadata is not None:
             columns = json.loads(metadata["schemaString"])
-            for field in columns["fields"]:
+            for field in columns["fields"]:  # KeyError: a column is incomplete
                 _ = field["name"], field["type"], field["nullable"], field["metadata"]
             definition = replace(
                 definition,

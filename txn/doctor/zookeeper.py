@@ -24,10 +24,11 @@ __all__ = ["check_zookeeper"]
 _WRITES = 100
 _SLOW_MS = 50.0
 _SKEW_SECS = 2.0
-_ASK_SECS = 5.0
-_ANSWER_BYTES = 1024 * 1024
-_SNAPSHOTS = 10
-_READ, _CHANGES = 1, 2 | 4 | 8 | 16
+_MNTR_SECS = 5.0
+_MNTR_BYTES = 1024 * 1024
+_MOST_SNAPSHOTS = 10
+_CHANGE = 2 | 4 | 8 | 16
+"""ZooKeeper's permissions to write, create, delete and administer."""
 
 
 def check_zookeeper(
@@ -48,6 +49,7 @@ def check_zookeeper(
         folder: the folder of an embedded server; None: an ensemble.
         topology: the topology whose nodes are checked; None: no nodes.
         writes: True to measure latency, with writes to a node that ends with the session.
+        wall: seconds since the epoch.
 
     Raises:
         TxnError: it cannot be reached, or refuses the credentials.
@@ -57,7 +59,7 @@ def check_zookeeper(
         connection.wait(deadline)
         yield ok(area, "server", f"answers at {connection.servers}{connection.chroot}")
         yield _session(area, connection, config)
-        yield _owner(area, connection, config)
+        yield _credentials(area, connection, config)
         if writes:
             yield from _latency(area, connection, config, wall)
         if topology is not None:
@@ -82,13 +84,14 @@ def _session(area: str, connection: Connection, config: TopologyConfig) -> Findi
     )
 
 
-def _owner(area: str, connection: Connection, config: TopologyConfig) -> Finding:
+def _credentials(area: str, connection: Connection, config: TopologyConfig) -> Finding:
     access = find_access(config, connection.servers)
     if any(scheme == "world" for _, scheme, _ in access.acl):
         return warning(
             area,
             "credentials",
-            "nodes are created for everybody" + ' (zookeeper_acl="open")' * access.acl_chosen,
+            "nodes are created for everybody"
+            + (' (zookeeper_acl="open")' if access.acl_chosen else ""),
             "Whoever reaches it can read, change and delete every topology's state.",
             "Set zookeeper_auth or TXN_ZOOKEEPER_AUTH_FILE, and leave zookeeper_acl out.",
         )
@@ -106,7 +109,7 @@ def _latency(
 ) -> Iterator[Finding]:
     """Measure versioned writes to a node of the doctor that ends with its session."""
     deadline = time.monotonic() + config.zookeeper_timeout_secs
-    path = f"{_place(connection, deadline)}/txn-doctor-{secrets.token_hex(8)}"
+    path = f"{_existing_parent(connection, deadline)}/txn-doctor-{secrets.token_hex(8)}"
     took: list[float] = []
     try:
         connection.multi([Create(path, b"", ephemeral=True)], deadline)
@@ -137,8 +140,8 @@ def _latency(
     yield _clock(area, skew)
 
 
-def _place(connection: Connection, deadline: float) -> str:
-    """Return the lowest existing parent of topologies' nodes."""
+def _existing_parent(connection: Connection, deadline: float) -> str:
+    """Return the deepest existing parent of topologies' nodes; "" is the root."""
     for path in (connection.chroot + BASE, connection.chroot):
         if path and connection.get(path, deadline) is not None:
             return path
@@ -190,13 +193,12 @@ def _acls(
         acl = connection.acl(path, deadline) or []
         count += 1
         everybody = [perms for scheme, _, perms in acl if scheme == "world"]
-        if any(perms & _CHANGES for perms in everybody):
+        if any(perms & _CHANGE for perms in everybody):
             changed_by_all.append(path)
         elif everybody:
             read_by_all += 1
     if changed_by_all:
-        asked = config.zookeeper_acl == "open"
-        make = warning if asked else error
+        make = warning if config.zookeeper_acl == "open" else error
         some = ", ".join(changed_by_all[:3]) + (" ..." if len(changed_by_all) > 3 else "")
         return make(
             area,
@@ -220,7 +222,7 @@ def _walk(connection: Connection, path: str, deadline: float) -> Iterator[str]:
 def _quorum(
     area: str, servers: str, folder: Path | None, config: TopologyConfig
 ) -> Iterator[Finding]:
-    """Check each server's answer to `mntr`, where that is allowed."""
+    """Check each server's answer to the command `mntr`, if the server allows it."""
     if folder is not None:
         yield note(
             area,
@@ -235,7 +237,7 @@ def _quorum(
     lagging = ""
     for server in servers.split(","):
         try:
-            answer = _ask(server, config)
+            answer = _ask_mntr(server, config)
         except OSError as failure:
             roles[server] = "away"
             yield error(
@@ -250,45 +252,54 @@ def _quorum(
         followers, synced = answer.get("zk_learners"), answer.get("zk_synced_followers")
         if followers and synced and float(synced) < float(followers):
             lagging = f"{float(followers) - float(synced):g} of its followers lag behind"
+    yield _ensemble(area, roles, lagging)
+
+
+def _ensemble(area: str, roles: dict[str, str], lagging: str) -> Finding:
+    """Judge the ensemble.
+
+    Args:
+        roles: server -> what it is: "leader", "follower", "standalone", "away" or "unknown".
+        lagging: in words, how many followers lag behind; empty: none.
+    """
     summary = ", ".join(f"{server} {role}" for server, role in roles.items())
-    states = [role for role in roles.values() if role != "unknown"]
-    if not states:
-        yield note(
+    known_roles = [role for role in roles.values() if role != "unknown"]
+    if not known_roles:
+        return note(
             area,
             "quorum",
             "not known: the servers do not answer `mntr`",
             "",
             "To check it, set 4lw.commands.whitelist=mntr in zoo.cfg.",
         )
-    elif "standalone" in states:
-        yield warning(
+    if "standalone" in known_roles:
+        return warning(
             area,
             "quorum",
             summary,
             "One server: while it is down, no batch starts or commits.",
             "For production use an ensemble of three servers or five.",
         )
-    elif lagging:
-        yield warning(
+    if lagging:
+        return warning(
             area,
             "quorum",
             f"{summary}; {lagging}",
             "Losing one more server would stop the ensemble.",
             "Wait until its followers are in sync.",
         )
-    elif "leader" not in states and len(states) == len(roles):
-        yield warning(
+    if "leader" not in known_roles and len(known_roles) == len(roles):
+        return warning(
             area,
             "quorum",
             summary,
             "None of the named servers leads.",
             "Name all servers of the ensemble in the connect string.",
         )
-    else:
-        yield ok(area, "quorum", summary)
+    return ok(area, "quorum", summary)
 
 
-def _ask(server: str, config: TopologyConfig) -> dict[str, str]:
+def _ask_mntr(server: str, config: TopologyConfig) -> dict[str, str]:
     """Return the answer to `mntr`: name -> value. Empty if the server does not allow it.
 
     Raises:
@@ -298,22 +309,22 @@ def _ask(server: str, config: TopologyConfig) -> dict[str, str]:
     address = (host.strip("[]"), int(port))
     tls = find_access(config, server).tls
     with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(socket.create_connection(address, _ASK_SECS))
+        raw = stack.enter_context(socket.create_connection(address, _MNTR_SECS))
         connection: socket.socket = raw
         if tls:
             connection = stack.enter_context(
-                _context(tls).wrap_socket(raw, server_hostname=address[0])
+                _tls_context(tls).wrap_socket(raw, server_hostname=address[0])
             )
         answer = b""
         with contextlib.suppress(ConnectionResetError, ssl.SSLError):
             connection.sendall(b"mntr")
-            while len(answer) < _ANSWER_BYTES and (piece := connection.recv(65536)):
+            while len(answer) < _MNTR_BYTES and (piece := connection.recv(65536)):
                 answer += piece
     lines = (line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines())
     return {name: value for name, tab, value in lines if tab}
 
 
-def _context(tls: Any) -> ssl.SSLContext:
+def _tls_context(tls: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls["ca"])
     if tls["ca"]:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
@@ -333,7 +344,7 @@ def _snapshots(area: str, folder: Path | None) -> Finding:
             "Set autopurge.purgeInterval above 0 in zoo.cfg; the default is 0, never.",
         )
     count = len(list((folder / "data" / "version-2").glob("snapshot.*")))
-    if count <= _SNAPSHOTS:
+    if count <= _MOST_SNAPSHOTS:
         return ok(area, "snapshots", f"{count}; older than the last three are purged hourly")
     return warning(
         area,

@@ -17,9 +17,9 @@ from tests.dashboard.made_logs import append_version, counts, publication
 from tests.dashboard.sample import Sample, Told, with_stopped
 from txn.dashboard.api import series
 from txn.dashboard.watching.feed import Look
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import RunNote
 from txn.dashboard.watching.topologies import Watch, Watched
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import Trouble, state_of, troubles
 from txn.delta.commits import Commit
 from txn.errors import UserError
@@ -98,9 +98,9 @@ def test_files_are_counted_again_for_who_asks(
     found = watched(watch, sample.look())
     comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
     monkeypatch.setattr("txn.dashboard.watching.watched_table._FACTS_SECS", 0.5)
-    monkeypatch.setattr("txn.dashboard.watching.watched_table._FACTS_PAUSE", 0.0)
+    monkeypatch.setattr("txn.dashboard.watching.watched_table._FACTS_FACTOR", 0.0)
     table = found.table(sample.delays)
-    table._facts_again = 0.0
+    table._next_facts = 0.0
     before = table.facts
     assert before is not None
     assert table.follower is not None
@@ -227,8 +227,8 @@ def test_a_topology_that_cannot_be_read_is_shown(watch: Watch, sample: Sample) -
 
 def test_a_topology_that_is_named_twice(tmp_path: Path) -> None:
     """It is watched once, with what its program says of it."""
-    program = Known("t", plan={"topology": "t"})
-    for both in ([Known("t"), program], [program, Known("t")]):
+    program = TopologyFacts("t", plan={"topology": "t"})
+    for both in ([TopologyFacts("t"), program], [program, TopologyFacts("t")]):
         with Watch(both, "zk1:2181", where=tmp_path, feed=Told) as watch:
             assert watch.names == ["t"]
             assert watch.topology("t").plan == {"topology": "t"}
@@ -329,7 +329,7 @@ def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
     with (tmp_path / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
         for txid in (2, 50):
             log.write(f"2026-11-24 10:00:00,000 WARNING txn [flights {txid}:0] failed: Boom\n")
-    with Watch([Known("flights")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([TopologyFacts("flights")], "zk1:2181", where=tmp_path, feed=Told) as watch:
         found = watch.topology("flights")
         comes(lambda: found.index.failures(50), "the failures")
 
@@ -363,7 +363,7 @@ def test_lag_is_kept_longer_than_every_word_of_a_run(
     of one hour as of another.
     """
     monkeypatch.setattr("txn.dashboard.watching.topologies._SAMPLES", 100)
-    found = Watched(Known("t"), tmp_path / "index", tmp_path)
+    found = Watched(TopologyFacts("t"), tmp_path / "index", tmp_path)
     now = time.time()
     for second in range(-1200, 0):
         lags = {"s": {"records": float(-second)}}
@@ -455,7 +455,7 @@ def test_a_program_brings_its_graph_and_its_storage_options(tmp_path: Path) -> N
     made_table(table, {"x": "long"})
     append_version(table, 1, publication(1))
     target = f"{tmp_path / 'program.py'}:topology"
-    with Watch([Known.named(target)], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([TopologyFacts.named(target)], "zk1:2181", where=tmp_path, feed=Told) as watch:
         found = watch.topology("t")
         comes(lambda: found.index.span() == (1, 1), "the txid")
         assert found.plan["streams"][0]["spout"] == "RateSpout"

@@ -11,8 +11,8 @@ import pytest
 from tests.dashboard.sample import Sample
 from txn.dashboard.watching.feed import Look
 from txn.dashboard.watching.follower import LogFollower
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.topologies import Watched
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import Trouble, state_of, troubles
 from txn.dashboard.watching.watched_table import NOT_YET
 from txn.operations.quarantine import Quarantined
@@ -28,7 +28,7 @@ def sample(tmp_path: Path) -> Sample:
 @pytest.fixture
 def flights(sample: Sample) -> Iterator[Watched]:
     """The sample's topology; nobody reads its tables."""
-    watched = Watched(Known("flights"), sample.folder / "index.sqlite", sample.folder)
+    watched = Watched(TopologyFacts("flights"), sample.folder / "index.sqlite", sample.folder)
     yield watched
     watched.index.close()
 
@@ -119,7 +119,9 @@ def test_commands_ask_the_zookeeper_of_the_page(
     sample: Sample, zookeeper: str, option: str
 ) -> None:
     """Pasted, they act on the ensemble that was looked at; credentials are never repeated."""
-    watched = Watched(Known("flights"), sample.folder / "x.sqlite", sample.folder, zookeeper)
+    watched = Watched(
+        TopologyFacts("flights"), sample.folder / "x.sqlite", sample.folder, zookeeper
+    )
     watched.looked(replace(sample.look(), error="It did not answer."))
     commands = [one.command for one in troubles(watched)]
     watched.index.close()
@@ -139,7 +141,7 @@ def test_a_topology_that_nobody_has_led(sample: Sample) -> None:
         ),
     ):
         index = sample.folder / f"index of {program[:2]}"
-        watched = Watched(Known("fligths", program=program), index, sample.folder)
+        watched = Watched(TopologyFacts("fligths", program=program), index, sample.folder)
         watched.looked(look)
         (one,) = troubles(watched)
         assert state_of(watched) == "absent"

@@ -67,8 +67,8 @@ def dashboard(
     the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
     """
     from txn.dashboard.server import serve
-    from txn.dashboard.watching.known import Known
     from txn.dashboard.watching.topologies import Watch
+    from txn.dashboard.watching.topology_facts import TopologyFacts
     from txn.machine.heap import settled
 
     def show_address(url: str) -> None:
@@ -80,10 +80,10 @@ def dashboard(
 
     over = threading.Event()
     if of_run:
-        targets = [Known.of_line(sys.stdin.buffer.readline())]
+        targets = [TopologyFacts.of_line(sys.stdin.buffer.readline())]
         threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     else:
-        targets = [Known.named(target) for target in topologies]
+        targets = [TopologyFacts.named(target) for target in topologies]
     unseen = [] if of_run else [one.name for one in targets]
     with Watch(targets, zookeeper, starts_server=not of_run) as watch:
 

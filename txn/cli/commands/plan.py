@@ -17,7 +17,7 @@ from txn.cli.options import (
 )
 from txn.cli.words import NOTHING_SET_ASIDE
 from txn.operations.loading import load_topology
-from txn.operations.plan import TopologyPlan, plan_topology
+from txn.operations.plan import TablePlan, TopologyPlan, plan_topology
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -50,12 +50,12 @@ def plan(
     it needs Spark, and the sources if they declare no schema.
     """
     topology = load_topology(target, settings)
-    described = plan_topology(topology)
+    topology_plan = plan_topology(topology)
     columns = _columns_of(topology, master, conf) if with_columns else None
     if as_json:
-        print_json(described.to_json() | ({} if columns is None else {"columns": columns}))
+        print_json(topology_plan.to_json() | ({} if columns is None else {"columns": columns}))
     else:
-        click.echo("\n".join(_plan_lines(described, columns or {})))
+        click.echo("\n".join(_plan_lines(topology_plan, columns or {})))
 
 
 def _columns_of(
@@ -79,33 +79,39 @@ def _plan_lines(
     yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
     yield from _aligned(
-        (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" * bool(s.after))
+        (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" if s.after else "")
         for s in topology_plan.streams
     )
+    # The table of bad rows reads a stage of its own. Without a rule that stage reads nothing.
     stages = [s for s in topology_plan.stages if s.reads]
     if stages:
         yield from ("", "stages")
         yield from _aligned(
             (s.id, f"<- {', '.join(s.reads)}", _phase(s.phase), s.detail) for s in stages
         )
-    # The table of bad rows reads a stage of its own, which has no input without a rule.
-    fed = {s.id for s in stages} | {s.id for s in topology_plan.streams}
+    feeders = {s.id for s in stages} | {s.id for s in topology_plan.streams}
     yield from ("", "tables")
     for table in topology_plan.tables:
-        described = filter(None, (table.committer, table.layout, table.semantics))
-        needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
-        reads = f"<- {table.reads}" if table.reads in fed else NOTHING_SET_ASIDE
-        yield f"  {table.name}  {reads}  {', '.join(described)}{needs}"
-        yield f"    {table.guarantee}: {table.why}"
-        if table.name in columns and table.reads in fed:
-            kinds = (columns[table.name] or {}).items()
-            listed = ", ".join(f"{name} {kind}" for name, kind in kinds)
-            yield f"    columns: {listed or 'not known before something is read'}"
+        yield from _table_lines(table, columns, is_fed=table.reads in feeders)
     if topology_plan.notes:
         yield from ("", "notes", *(f"  {note}" for note in topology_plan.notes))
     if topology_plan.settings:
         yield from ("", "settings")
         yield from _aligned((s.name, s.value, f"from {s.place}") for s in topology_plan.settings)
+
+
+def _table_lines(
+    table: TablePlan, columns: Mapping[str, Mapping[str, str] | None], *, is_fed: bool
+) -> Iterator[str]:
+    reads = f"<- {table.reads}" if is_fed else NOTHING_SET_ASIDE
+    committer = filter(None, (table.committer, table.layout, table.semantics))
+    needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
+    yield f"  {table.name}  {reads}  {', '.join(committer)}{needs}"
+    yield f"    {table.guarantee}: {table.why}"
+    if is_fed and table.name in columns:
+        types = (columns[table.name] or {}).items()
+        listed = ", ".join(f"{name} {type_name}" for name, type_name in types)
+        yield f"    columns: {listed or 'not known before something is read'}"
 
 
 def _phase(phase: str) -> str:

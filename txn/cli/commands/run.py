@@ -58,7 +58,7 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What a line of that log is; json: an object with the ids of its batch.",
+    help="Format of each line of that log; json: an object with the ids of its batch.",
 )
 @click.option(
     "--standby",
@@ -79,8 +79,8 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     "--detailed-traces",
     metavar="N",
     type=float,
-    help="Attempts a second that go well and get a span for each station in their trace, not "
-    "only one span in all; inf: all. Default: 2.",
+    help="Successful attempts a second whose trace has a span for each station; the others have "
+    "one span in all. inf: all. Default: 2.",
 )
 @click.option(
     "--lineage/--no-lineage",
@@ -118,25 +118,27 @@ def run(
     from txn.cli.running.driver import drive
     from txn.cli.running.run_log import logging_to_file
     from txn.cli.running.run_notes import RunNotes, page_of_run
-    from txn.dashboard.watching.known import Known
+    from txn.dashboard.watching.topology_facts import TopologyFacts
     from txn.zookeeper.client.location import resolve, resolve_shared
 
-    (resolve_shared if standby else resolve)(zookeeper)
+    # Refuse a wrong --zookeeper before the program is loaded.
+    check_zookeeper = resolve_shared if standby else resolve
+    check_zookeeper(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
     address = None if dashboard is None else parse_address(dashboard)
-    observer, watched = _observer(as_json), Known.of(topology, target)
+    display, facts = _make_display(as_json), TopologyFacts.of(topology, target)
     with contextlib.ExitStack() as resources:
         observers = [*make_metrics(metrics, resources), *make_traces(traces, detailed_traces)]
         observers += make_lineage(lineage)
-        path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
+        log_path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
-            resources.enter_context(page_of_run(watched, zookeeper, address, observer))
+            resources.enter_context(page_of_run(facts, zookeeper, address, display))
         try:
             drive(
                 topology,
-                observer,
-                RunNotes(watched.name, watched.plan, program=watched.program),
+                display,
+                RunNotes(facts.name, facts.plan, program=facts.program),
                 zookeeper=zookeeper,
                 master=master,
                 until=until,
@@ -145,14 +147,14 @@ def run(
                 observers=observers,
             )
         except (FencedError, LeaderExistsError):
-            raise
+            raise  # another process leads: the log adds nothing
         except TxnError:
-            if path is not None and path.stat().st_size and not as_json:
-                click.echo(f"The log is in {path}.", err=True)
+            if log_path is not None and log_path.stat().st_size and not as_json:
+                click.echo(f"The log is in {log_path}.", err=True)
             raise
 
 
-def _observer(as_json: bool) -> CliObserver:
+def _make_display(as_json: bool) -> CliObserver:
     from txn.cli.running.live_view import LiveView
     from txn.cli.running.observers import JsonLines, PlainLines
 

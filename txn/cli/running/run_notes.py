@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from txn.cli.running.observers import CliObserver
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.engine.reporting.report import RunReport, RunStatus
 from txn.errors import TxnError
 from txn.machine.listening import Address
@@ -103,7 +103,7 @@ class RunNotes:
 
 @contextlib.contextmanager
 def page_of_run(
-    topology: Known, zookeeper: str, address: Address, observer: CliObserver
+    topology: TopologyFacts, zookeeper: str, address: Address, observer: CliObserver
 ) -> Iterator[None]:
     """Serve the page in a process of its own while the body runs; the observer gets its address.
 
@@ -137,7 +137,7 @@ def page_of_run(
         teller.join(_END_SECS)
 
 
-def _tell(child: subprocess.Popen[bytes], topology: Known, observer: CliObserver) -> None:
+def _tell(child: subprocess.Popen[bytes], topology: TopologyFacts, observer: CliObserver) -> None:
     """Send the page the topology's facts, and the observer its address or the reason for none."""
     assert child.stdin is not None
     assert child.stdout is not None

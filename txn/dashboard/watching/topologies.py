@@ -20,7 +20,6 @@ from typing import Any
 
 from txn.dashboard.watching.feed import Look, StatusFeed
 from txn.dashboard.watching.index import LogIndex
-from txn.dashboard.watching.known import Known
 from txn.dashboard.watching.run_files import (
     LOG_FOLDER,
     RUNS_FOLDER,
@@ -28,6 +27,7 @@ from txn.dashboard.watching.run_files import (
     RunNote,
     read_note,
 )
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.watched_table import WatchedTable
 from txn.errors import UserError
 from txn.operations.status import Status
@@ -67,7 +67,11 @@ class Watched:
     """
 
     def __init__(
-        self, topology: Known, folder: Path, where: Path = Path(), zookeeper: str = "embedded"
+        self,
+        topology: TopologyFacts,
+        folder: Path,
+        where: Path = Path(),
+        zookeeper: str = "embedded",
     ) -> None:
         self.name = topology.name
         self.zookeeper = zookeeper
@@ -247,7 +251,7 @@ class Watch:
 
     def __init__(
         self,
-        topologies: Sequence[Known],
+        topologies: Sequence[TopologyFacts],
         zookeeper: str,
         *,
         where: Path = Path(),
@@ -257,7 +261,7 @@ class Watch:
         self.zookeeper = zookeeper
         self.look = Look(0.0)
         self._where = where
-        self._named: dict[str, Known] = {}
+        self._named: dict[str, TopologyFacts] = {}
         for topology in topologies:
             if topology.plan or topology.name not in self._named:
                 self._named[topology.name] = topology
@@ -310,7 +314,7 @@ class Watch:
         """Topology -> a number that changes with it."""
         return {name: watched.revision for name, watched in tuple(self._watched.items())}
 
-    def _add(self, topology: Known) -> None:
+    def _add(self, topology: TopologyFacts) -> None:
         folder = Path(self._scratch.name) / str(len(self._watched))
         watched = Watched(topology, folder, self._where, self.zookeeper)
         self._watched[topology.name] = watched
@@ -322,7 +326,7 @@ class Watch:
         # A topology that cannot be read is shown with the reason.
         for name in () if self._named else {**answer.statuses, **answer.errors}:
             if name not in self._watched:
-                self._add(Known(name))
+                self._add(TopologyFacts(name))
         for watched in tuple(self._watched.values()):
             watched.looked(answer)
             self._start_tables(watched)

@@ -29,13 +29,14 @@ EVERY_SECS = 1.2
 """Interval for a local table while ZooKeeper, which is polled once a second, has nothing new."""
 _FOREIGN_SECS = 30.0
 """Interval in which an object store is asked for versions that ZooKeeper does not have."""
-_AGAIN_SECS = 10.0
+_RETRY_SECS = 10.0
 """Pause before a table that cannot be read is tried again."""
 _ABSENT_SECS = 2.0
 """Pause before a table that does not exist is tried again."""
 _FACTS_SECS = 3.0
-_FACTS_PAUSE = 30.0
-"""Pause before a table is loaded again, as a multiple of the time that loading took."""
+"""Shortest pause before a table is loaded again."""
+_FACTS_FACTOR = 30.0
+"""The pause as a multiple of the time that loading took."""
 _MOST_VERSIONS = 300_000
 """Most versions of one table that are indexed."""
 _ERRORS = (TxnError, DeltaError, OSError, ValueError, OverflowError, sqlite3.Error)
@@ -64,7 +65,7 @@ class WatchedTable:
         self.error: str | None = None
         """Why its log cannot be read."""
         self.facts: TableFacts | None = None
-        """Its files and properties at the last count; see `ask_facts`."""
+        """Its files and properties when it was last loaded; see `ask_facts`."""
         self.hint: int | None = None
         """A version that it has according to ZooKeeper."""
         self.bad_rows: tuple[object, dict[str, Any]] | None = None
@@ -72,14 +73,15 @@ class WatchedTable:
         self.news = threading.Event()
         """Set when ZooKeeper has something new: the next read need not wait."""
         self.thread: threading.Thread | None = None
-        self._left = False
+        self._is_removed = False
         self._index = index
-        self._again = 0.0
+        self._next_read = 0.0
         """Time of the next read, in monotonic seconds."""
-        self._asked = False
-        """True if `facts` were asked for since they were counted."""
-        self._facts_again = 0.0
-        self._facts_of = 0
+        self._next_facts = 0.0
+        """Earliest time at which `facts` are loaded again, in monotonic seconds."""
+        self._are_facts_asked = False
+        """True if `facts` were asked for since they were loaded."""
+        self._facts_incarnation = 0
         """Incarnation of the table that `facts` describe."""
 
     @property
@@ -90,17 +92,17 @@ class WatchedTable:
         return not self.follower.complete
 
     def ask_facts(self) -> TableFacts | None:
-        """Return the newest `facts` and let old ones be counted again. None: not counted yet."""
-        self._asked = True
+        """Return the newest `facts` and let old ones be loaded again. None: not loaded yet."""
+        self._are_facts_asked = True
         return self.facts
 
     def leave(self) -> None:
         """End its thread: the topology no longer has this table."""
-        self._left = True
+        self._is_removed = True
         self.news.set()
 
     def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
-        """Read it until `closed` or `leave`: new versions at once, old ones in the time between.
+        """Read it until `closed` or `leave`: new versions first, old ones in the time left.
 
         Args:
             closed: set before `news`, so that the thread ends at once.
@@ -108,50 +110,51 @@ class WatchedTable:
                 are served.
             changed: called when something is new.
         """
-        while not (closed.is_set() or self._left):
-            began = time.monotonic()
+
+        def is_over() -> bool:
+            return closed.is_set() or self._is_removed
+
+        while not is_over():
+            next_round = time.monotonic() + EVERY_SECS
             try:
                 if self._catch_up():
                     changed()
-                while (
-                    self._step_back(turn)
-                    and time.monotonic() < began + EVERY_SECS
-                    and not (closed.is_set() or self._left)
-                ):
+                while self._step_back(turn) and time.monotonic() < next_round and not is_over():
                     pass
                 if self._load_facts(turn):
                     changed()
             except Exception:
                 if not closed.is_set():  # else the index is closed, too
-                    log.exception("table %s could not be looked at", self.name)
-            self.news.wait(max(0.05, began + EVERY_SECS - time.monotonic()))
+                    log.exception("table %s could not be watched", self.name)
+            self.news.wait(max(0.05, next_round - time.monotonic()))
             self.news.clear()
 
     def _catch_up(self) -> bool:
         """Read new versions. Returns True if there were some or the error has changed."""
-        now, hint, before = time.monotonic(), self.hint, self.error
-        has_hint = self.follower is not None and hint is not None and self.follower.newest >= hint
-        if now < self._again and (has_hint or before is not None):
+        now, hint, former_error = time.monotonic(), self.hint, self.error
+        has_read_hint = (
+            self.follower is not None and hint is not None and self.follower.newest >= hint
+        )
+        # Read a version that ZooKeeper has at once, unless the table cannot be read.
+        if now < self._next_read and (has_read_hint or former_error is not None):
             return False
-        count = 0
         try:
             if self.storage is None:
                 self.storage = Storage(self.name, self.options)
             if self.follower is None:
-                follower = LogFollower(self._index, self.number, self.storage, _MOST_VERSIONS)
-                self.follower = follower
+                self.follower = LogFollower(self._index, self.number, self.storage, _MOST_VERSIONS)
             count = self.follower.catch_up(hint)
         except _ERRORS as error:
-            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
-            return self.error != before
+            self._note_error(error)
+            return self.error != former_error
         if self.follower.newest < 0:
             self.error = NOT_YET
         else:
             gone = "There is no Delta table there any more."
             self.error = gone if self.follower.is_gone else None
         wait = EVERY_SECS if self.storage.is_local else _FOREIGN_SECS
-        self._again = now + (wait if self.error is None else _ABSENT_SECS)
-        return count > 0 or self.error != before
+        self._next_read = now + (wait if self.error is None else _ABSENT_SECS)
+        return count > 0 or self.error != former_error
 
     def _step_back(self, turn: Turn) -> bool:
         """Read some older versions. Returns True if there may be more."""
@@ -160,32 +163,36 @@ class WatchedTable:
         try:
             return self.follower.step_back(turn)
         except _ERRORS as error:
-            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
+            self._note_error(error)
             return False
 
     def _load_facts(self, turn: Turn) -> bool:
-        """Load the table if it has changed. Returns True if it had."""
+        """Load the table if it has changed. Returns True if it was loaded, or could not be."""
         now = time.monotonic()
         if self.storage is None or self.follower is None or self.error is not None:
             return False
         # Another table may be there by now, with the same version or a lower one.
         incarnation = self.follower.incarnation
-        loaded = (self.facts.version, self._facts_of) if self.facts else None
-        if loaded == (self.follower.newest, incarnation) or now < self._facts_again:
+        is_loaded = incarnation == self._facts_incarnation
+        loaded_version = self.facts.version if self.facts and is_loaded else None
+        if loaded_version == self.follower.newest or now < self._next_facts:
             return False
-        # Loading takes a core for a while, for every new version.
-        if loaded is not None and incarnation == self._facts_of and not self._asked:
+        # Loading takes a core for a while, so new versions are loaded only on demand.
+        if loaded_version is not None and not self._are_facts_asked:
             return False
-        self._asked = False
+        self._are_facts_asked = False
         try:
             if self.storage.is_local:
                 with turn():
                     self.facts = table_facts(self.storage)
             else:
                 self.facts = table_facts(self.storage)
-            self._facts_of = incarnation
+            self._facts_incarnation = incarnation
         except _ERRORS as error:
-            self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
+            self._note_error(error)
         took = time.monotonic() - now
-        self._facts_again = time.monotonic() + max(_FACTS_SECS, _FACTS_PAUSE * took)
+        self._next_facts = time.monotonic() + max(_FACTS_SECS, _FACTS_FACTOR * took)
         return True
+
+    def _note_error(self, error: Exception) -> None:
+        self.error, self._next_read = first_line(error), time.monotonic() + _RETRY_SECS

@@ -14,11 +14,11 @@ from txn.operations.loading import named_topology
 from txn.operations.plan import plan_topology
 from txn.topology import Topology
 
-__all__ = ["Known"]
+__all__ = ["TopologyFacts"]
 
 
 @dataclass(frozen=True)
-class Known:
+class TopologyFacts:
     """A topology to watch, and the facts that ZooKeeper does not have."""
 
     name: str
@@ -32,7 +32,7 @@ class Known:
     """FILE.py:TOPOLOGY; empty: unknown."""
 
     @classmethod
-    def named(cls, target: str) -> Known:
+    def named(cls, target: str) -> TopologyFacts:
         """Build it from NAME or FILE.py:TOPOLOGY.
 
         Raises:
@@ -42,7 +42,7 @@ class Known:
         return cls(name, config) if topology is None else cls.of(topology, target)
 
     @classmethod
-    def of(cls, topology: Topology, program: str = "") -> Known:
+    def of(cls, topology: Topology, program: str = "") -> TopologyFacts:
         """Build it from a loaded program and its FILE.py:TOPOLOGY."""
         return cls(
             topology.name,
@@ -60,7 +60,7 @@ class Known:
         return json.dumps({**fields, "program": self.program}, default=str)
 
     @classmethod
-    def of_line(cls, line: str | bytes) -> Known:
+    def of_line(cls, line: str | bytes) -> TopologyFacts:
         """Parse a line that `to_line` made."""
         fields = json.loads(line)
         config = TopologyConfig.model_validate(fields["config"])
