@@ -16,6 +16,7 @@ __all__ = [
     "first_line",
     "first_said",
     "is_installed",
+    "is_ours",
     "is_the_users",
     "last_users_frame",
     "place_of",
@@ -29,7 +30,7 @@ __all__ = [
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 _OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("txn", "spouts", "committers"))
 _SPARK_OR_PYTHON = re.compile(
-    r"[/\\](?:pyspark|py4j)(?:[/\\]|-[^/\\]*\.zip)|[/\\][Ll]ib[/\\]python3[^/\\]*[/\\](?!site-packages"
+    r"[/\\](?:pyspark|py4j)(?:[/\\]|-[^/\\]*\.zip)|[/\\][Ll]ib(?:64)?[/\\]python3[^/\\]*[/\\](?!site-packages"
     r"|dist-packages)|^<(?:frozen|string)"
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
@@ -70,9 +71,14 @@ def first_said(error: BaseException) -> str:
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
+def is_ours(file: str) -> bool:
+    """True if a file of code belongs to this project."""
+    return file.startswith(_OURS)
+
+
 def is_the_users(file: str) -> bool:
     """True if a file of code is neither ours, nor Spark's, nor Python's."""
-    return not file.startswith(_OURS) and not _SPARK_OR_PYTHON.search(file)
+    return not is_ours(file) and not _SPARK_OR_PYTHON.search(file)
 
 
 def is_installed(file: str) -> bool:
@@ -100,7 +106,7 @@ def users_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     files = [frame.filename for frame in frames]
     # Our callers are not the cause: only code that we called may be.
-    entered = next((i for i, file in enumerate(files) if file.startswith(_OURS)), 0)
+    entered = next((i for i, file in enumerate(files) if is_ours(file)), 0)
     last = last_users_frame(files[entered:])
     if last is None:
         return ""

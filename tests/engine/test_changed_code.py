@@ -13,7 +13,12 @@ from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig
-from txn.engine.changed_code import changes, message, program_of, succeeding
+from txn.engine.changed_code import (
+    describe_changes,
+    list_changes,
+    program_of,
+    record_to_keep,
+)
 from txn.errors import BatchError
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.protocol.recovery import Recovered
@@ -52,7 +57,7 @@ def topology(
 
 
 def told(before: Topology, now: Topology) -> list[str]:
-    return changes(program_of(before.definition), program_of(now.definition))
+    return list_changes(program_of(before.definition), program_of(now.definition))
 
 
 def test_what_differs_is_named_and_nothing_else() -> None:
@@ -77,18 +82,18 @@ def test_what_cannot_be_compared_is_not(python: str | None) -> None:
     else:
         unknown = [stage.model_copy(update={"fingerprint": None}) for stage in before.stages]
         before = before.model_copy(update={"stages": unknown})
-    assert changes(before, now) == []
-    assert succeeding(now, before, 3) == now
+    assert list_changes(before, now) == []
+    assert record_to_keep(now, before, 3) == now
 
 
 def test_the_newest_change_is_kept_until_the_next() -> None:
     """A start with equal code writes nothing; a new Python alone forgets no change."""
     first = program_of(topology(clean).definition)
-    second = succeeding(program_of(topology(cleaner).definition), first, 15)
+    second = record_to_keep(program_of(topology(cleaner).definition), first, 15)
     assert (second.since, len(second.changes)) == (15, 1)
-    assert succeeding(program_of(topology(cleaner).definition), second, 20) is second
+    assert record_to_keep(program_of(topology(cleaner).definition), second, 20) is second
     newer = program_of(topology(cleaner).definition).model_copy(update={"python": "newer"})
-    assert succeeding(newer, second, 20) == second.model_copy(update={"python": "newer"})
+    assert record_to_keep(newer, second, 20) == second.model_copy(update={"python": "newer"})
 
 
 def test_a_program_of_thousands_of_stages_fits_into_a_node() -> None:
@@ -96,9 +101,9 @@ def test_a_program_of_thousands_of_stages_fits_into_a_node() -> None:
     many = [topology(*[function] * 1500).definition for function in (clean, cleaner)]
     records = [program_of(each) for each in many]
     assert [len(record.stages) for record in records] == [1, 1]
-    assert changes(*records) == ["the program was changed"]
+    assert list_changes(*records) == ["the program was changed"]
     some = [topology(*[function] * 30).definition for function in (clean, cleaner)]
-    kept = succeeding(program_of(some[1]), program_of(some[0]), 3).changes
+    kept = record_to_keep(program_of(some[1]), program_of(some[0]), 3).changes
     assert (len(kept), kept[-1]) == (21, "and 10 more")
 
 
@@ -106,11 +111,11 @@ def test_open_txids_have_a_word_of_their_own() -> None:
     """What was begun by the former program is said to be processed by the present one."""
     batches = tuple(BatchRecord(txid=txid, attempt=0, epoch=1) for txid in (15, 16))
     recovered = Recovered(CommittedRecord(txid=14), batches, published=frozenset({15}))
-    line = message(["a", "b", "c", "d", "e"], recovered)
+    line = describe_changes(["a", "b", "c", "d", "e"], recovered)
     assert line.startswith("The program is not as it was at txid 14: a, b, c, and 2 more. Txids ")
     assert "Txids 15, 16 were begun by the former program" in line
     assert "Some tables hold txid 15 already" in line
-    quiet = message(["a"], Recovered(CommittedRecord(txid=14), ()))
+    quiet = describe_changes(["a"], Recovered(CommittedRecord(txid=14), ()))
     assert "begun" not in quiet
     assert "hold txid" not in quiet
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.harness import ROOT, wait_for
 from txn.engine.base.threads import Threads
+from txn.storage.retrying import retried
 
 GRACE = 0.4
 
@@ -60,16 +61,30 @@ def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
     threads.spawn(threads.commit, told.wait, lambda _: None, "the commit turn of 1:0")  # type: ignore[arg-type]
     wait_for(lambda: bool(threads.planner.at_work()), what="planning to begin")
     wait_for(lambda: bool(threads.commit.at_work()), what="the commit turn to begin")
-    wait_for(lambda: not threads.left(), what="the end of the grace")
+    wait_for(lambda: not threads.grace_left(), what="the end of the grace")
     stragglers = threads.join(told.set)
     assert [one.about for one in stragglers] == ["planning 1:0"]
     assert threads.commit.is_done
     release.set()
 
 
+def test_a_thread_at_work_is_placed_in_the_users_code() -> None:
+    """Its place is the user's innermost frame, although txn's own code below it waits."""
+
+    def read_storage() -> None:
+        retried(barrier.wait, "read t")
+
+    threads, barrier = Threads("t", 1, GRACE), threading.Barrier(2)
+    threads.spawn(threads.planner, read_storage, lambda _: None)
+    wait_for(lambda: barrier.n_waiting == 1, what="the job to wait")
+    (working,) = threads.planner.at_work()
+    barrier.wait()
+    assert working.where.startswith(f"read_storage ({__file__}:")
+
+
 COLLECTING = """
 import gc, sys, threading, time, weakref
-from txn.engine.base.threads import straggler
+from txn.engine.base.threads import Straggler
 
 class Node:
     pass
@@ -92,7 +107,7 @@ threading.Thread(target=start_threads, daemon=True).start()
 gc.set_threshold(1)
 for _ in range(3000):
     leave_garbage()
-    straggler(threading.main_thread(), "", 0.0)
+    Straggler.of(threading.main_thread(), "", 0.0)
 assert gc.isenabled()
 print("through", flush=True)
 """

@@ -60,6 +60,7 @@ def test_an_error_in_one_line_is_printable() -> None:
     [
         (["/venv/bin/txn", "/home/me/a.py", "/venv/lib/python3.12/site-packages/pandas/x.py"], 1),
         (["/home/me/a.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"], 0),
+        (["/home/me/a.py", "/usr/lib64/python3.11/json/decoder.py"], 0),
         (["/spark/python/pyspark/worker.py", "/home/me/a.py", "/x/py4j-0.10.9-src.zip/y"], 1),
         (["/venv/lib/python3.12/site-packages/pyspark/sql/x.py"], None),
         # Of a job that was installed as a package, its own file is the only one.

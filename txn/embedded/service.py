@@ -16,7 +16,13 @@ from txn.zookeeper.client.access import lend
 from txn.zookeeper.client.liveness import is_alive
 from txn.zookeeper.client.location import resolve
 
-__all__ = ["is_served", "refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
+__all__ = [
+    "is_served",
+    "refuse_second_run",
+    "running_server",
+    "zookeeper_of_run",
+    "zookeeper_service",
+]
 
 _WAIT_SECS = 10.0
 """A run waits this long for a command or a page that has a server on the folder for a moment."""
@@ -81,15 +87,15 @@ def zookeeper_of_run(
             except SetupError as error:
                 if error.number != IN_USE:
                     raise
-                # This may take long if the server ends meanwhile: then try once more.
-                refuse_second(spec, topology, config)
+                # If the server ends meanwhile, this may outlast the deadline. Then try once more.
+                refuse_second_run(spec, topology, config)
                 if is_last:
                     raise
             sleep(_POLL_SECS)
         yield hosts
 
 
-def refuse_second(spec: str, topology: str, config: TopologyConfig) -> None:
+def refuse_second_run(spec: str, topology: str, config: TopologyConfig) -> None:
     """Refuse to run a topology that another process leads with a server on the same folder.
 
     Raises:
@@ -106,7 +112,7 @@ def refuse_second(spec: str, topology: str, config: TopologyConfig) -> None:
     try:
         leader = read_status(hosts, topology, config).leader
     except TxnError:
-        return
+        return  # the start itself will find out
     if is_alive(leader):
         raise LeaderExistsError(
             f"Topology '{topology}' is led by {leader}. Stop that process first."

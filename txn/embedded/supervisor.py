@@ -45,7 +45,7 @@ def main(command: list[str]) -> int:
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=2,  # our own has the process id only
+        stdout=2,  # our standard output carries only the process id
         close_fds=False,
         preexec_fn=_prepare,  # noqa: PLW1509 - there are no threads here
     )
@@ -55,8 +55,8 @@ def main(command: list[str]) -> int:
         return _end(child)
     os.close(1)
     while child.poll() is None:
-        ended, _, _ = select.select([0], [], [], POLL_SECS)
-        if (ended and not os.read(0, 1)) or os.getppid() != parent:
+        readable, _, _ = select.select([0], [], [], POLL_SECS)
+        if (readable and not os.read(0, 1)) or os.getppid() != parent:
             return _end(child)
     return child.returncode
 

@@ -16,7 +16,7 @@ from txn.dataflow.stages import stages
 from txn.protocol.records import ProgramRecord, StageRecord
 from txn.protocol.recovery import Recovered
 
-__all__ = ["changes", "message", "program_of", "succeeding"]
+__all__ = ["describe_changes", "list_changes", "program_of", "record_to_keep"]
 
 _SHOWN = 3
 _RECORDED = 20
@@ -26,7 +26,7 @@ _BYTES = 256 * 1024
 
 
 def program_of(definition: Definition) -> ProgramRecord:
-    """The record of the present program; `changes` stays empty."""
+    """Return the record of the present program; `changes` stays empty."""
     records = [
         StageRecord(id=stage.id, told=stage.told, fingerprint=stage.fingerprint)
         for stage in stages(definition.sources, definition.sinks)
@@ -38,21 +38,26 @@ def program_of(definition: Definition) -> ProgramRecord:
     return ProgramRecord(python=PYTHON, stages=records)
 
 
-def succeeding(program: ProgramRecord, before: ProgramRecord | None, txid: int) -> ProgramRecord:
-    """The record to keep of a program whose first txid is `txid`; `before` if nothing changed."""
+def record_to_keep(
+    program: ProgramRecord, before: ProgramRecord | None, txid: int
+) -> ProgramRecord:
+    """Return the record to store for a program that begins at `txid`.
+
+    It is `before` if nothing changed.
+    """
     if before is None:
         return program
-    if lines := changes(before, program):
+    if lines := list_changes(before, program):
         return program.model_copy(update={"changes": _shorten(lines, _RECORDED), "since": txid})
     if (program.python, program.stages) == (before.python, before.stages):
         return before
     return program.model_copy(update={"changes": before.changes, "since": before.since})
 
 
-def changes(before: ProgramRecord, program: ProgramRecord) -> list[str]:
+def list_changes(before: ProgramRecord, program: ProgramRecord) -> list[str]:
     """List the changes, stage by stage, in words.
 
-    Stages fingerprinted by different releases of Python, or not at all, are not compared.
+    Fingerprints of different releases of Python are not compared, nor is a stage without one.
     """
     if before.python != program.python:
         return []
@@ -60,7 +65,7 @@ def changes(before: ProgramRecord, program: ProgramRecord) -> list[str]:
     return [
         line
         for stem in {**new, **old}
-        for line in _describe_changes(old.get(stem, ()), new.get(stem, ()))
+        for line in _compare_stages(old.get(stem, ()), new.get(stem, ()))
     ]
 
 
@@ -72,7 +77,7 @@ def _stages_by_stem(records: Sequence[StageRecord]) -> dict[str, list[StageRecor
     return stems
 
 
-def _describe_changes(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
+def _compare_stages(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
     # A stage inserted before others shifts their numbers but does not change them.
     match = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
     for kind, i, i_end, j, j_end in match.get_opcodes():
@@ -90,7 +95,7 @@ def _key(stage: StageRecord) -> str:
     return stage.fingerprint or "unknown"
 
 
-def message(lines: Sequence[str], recovered: Recovered) -> str:
+def describe_changes(lines: Sequence[str], recovered: Recovered) -> str:
     """Describe the changes to the user in one line, with the txids that they affect."""
     first = recovered.committed.txid + 1
     text = (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.acker import draw_id
 from txn.dataflow.definition import Definition, Until
-from txn.engine.base.threads import Straggler, abandoned, straggler
+from txn.engine.base.threads import Straggler, abandoned_error
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.bottleneck import in_words
 from txn.engine.reporting.broadcast import Broadcast
@@ -364,7 +364,7 @@ class RunningTopology:
 
     def _abandoned(self) -> AbandonedError:
         grace = self._config.stop_grace_secs
-        return abandoned(self._name, self._stragglers, grace, self._error)
+        return abandoned_error(self._name, self._stragglers, grace, self._error)
 
     # --- threads that hang -------------------------------------------------------------------
 
@@ -377,7 +377,7 @@ class RunningTopology:
             if self._thread is None or not self._hangs(stopped_at):
                 continue
             self._stragglers.append(
-                straggler(self._thread, "the run's own", self._stuck_since(stopped_at))
+                Straggler.of(self._thread, "the run's own", self._stuck_since(stopped_at))
             )
             self._close()
 

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
 from txn.engine.base.shared_folders import local_tables, try_folder
-from txn.engine.base.threads import Straggler, abandoned, within
-from txn.engine.changed_code import changes, message, program_of, succeeding
+from txn.engine.base.threads import Straggler, abandoned_error, run_within
+from txn.engine.changed_code import (
+    describe_changes,
+    list_changes,
+    program_of,
+    record_to_keep,
+)
 from txn.engine.loop.ending_errors import not_started
 from txn.engine.loop.equipment import Equipment
 from txn.engine.loop.pipeline import Pipeline
@@ -209,10 +214,10 @@ class Start:
         """Report once that the program differs from the last run's, and record this one."""
         program, first = program_of(self.definition), recovered.committed.txid + 1
         former = before if first > 1 or recovered.batches else None  # it has done nothing yet
-        lines = [] if former is None else changes(former, program)
+        lines = [] if former is None else list_changes(former, program)
         if lines:
-            notices.warning("[%s] %s", self.definition.name, message(lines, recovered))
-        if (record := succeeding(program, former, first)) != before:
+            notices.warning("[%s] %s", self.definition.name, describe_changes(lines, recovered))
+        if (record := record_to_keep(program, former, first)) != before:
             self.store.persist_program(record)
 
     def _fence_tables(self, equipment: Equipment) -> Newest:
@@ -325,10 +330,10 @@ class Start:
             TopologyError: Spark refused something; the error names the cause.
         """
         seconds = max(START_SECS, self.definition.config.message_timeout_secs)
-        ended, stragglers = within(seconds, job, about, "txn-start")
+        ended, stragglers = run_within(seconds, job, about, "txn-start")
         if stragglers:
             self.stragglers.extend(stragglers)
-            raise abandoned(self.definition.name, stragglers, seconds, None)
+            raise abandoned_error(self.definition.name, stragglers, seconds, None)
         try:
             ended.result()
         except Exception as error:
@@ -338,5 +343,5 @@ class Start:
 
     def _close(self, equipment: Equipment) -> None:
         grace = self.definition.config.stop_grace_secs
-        _, stragglers = within(grace, equipment.close, "closing spouts and tables")
+        _, stragglers = run_within(grace, equipment.close, "closing spouts and tables")
         self.stragglers.extend(stragglers)

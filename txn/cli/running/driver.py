@@ -68,7 +68,7 @@ def drive(
         TxnError: the error that ended the run; state is intact.
         KeyboardInterrupt: a signal came before the topology ran.
     """
-    from txn.embedded.service import refuse_second
+    from txn.embedded.service import refuse_second_run
     from txn.operations.packages import packages_of
     from txn.session import delta_session
 
@@ -81,7 +81,7 @@ def drive(
         _showing_notes(observer),
     ):
         # Refuse before the seconds that Spark takes.
-        refuse_second(zookeeper, topology.name, topology.settings)
+        refuse_second_run(zookeeper, topology.name, topology.settings)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
             hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)

@@ -10,22 +10,21 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-import sysconfig
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from txn.errors import AbandonedError
 from txn.logs import carried
 from txn.spark.causes import cause_line
+from txn.text import is_installed, is_ours, is_the_users
 
-__all__ = ["Pool", "Straggler", "Threads", "abandoned", "straggler", "within"]
+__all__ = ["Pool", "Straggler", "Threads", "abandoned_error", "run_within"]
 
 log = logging.getLogger("txn")
 
@@ -34,8 +33,6 @@ Job = Callable[[], None]
 GRACE_SECS = 20.0
 _CANCEL_SECS = 0.5
 """Between two cancellations of running jobs: one may begin just after it was cancelled."""
-_OUTSIDE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-_OURS = str(Path(__file__).parents[1])
 _READING_FRAMES = threading.Lock()
 """Held while garbage collection is off."""
 
@@ -50,7 +47,17 @@ class Straggler:
     seconds: float
     """Time that it has spent on it."""
     where: str
-    """The innermost frame of the user's code, else of txn, else of a library."""
+    """The innermost frame of the user's code, else of ours, else of a library."""
+
+    @classmethod
+    def of(cls, thread: threading.Thread, about: str, since: float) -> Straggler:
+        """Describe a thread and its present position.
+
+        Args:
+            since: the time, by `time.monotonic`, at which it began its job.
+        """
+        frame = _current_frames().get(thread.ident or 0)
+        return cls(thread, about, time.monotonic() - since, _describe_position(frame))
 
     def __str__(self) -> str:
         name, about, where = self.thread.name, self.about, self.where
@@ -85,7 +92,7 @@ class Pool:
             RuntimeError: the pool is closed.
         """
         future: Future[Any] = Future()
-        job = carried(job)
+        job = carried(job)  # with the log context of this thread
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -124,10 +131,10 @@ class Pool:
             return not self._busy and not self._jobs
 
     def at_work(self) -> list[Straggler]:
-        """The threads at work now, longest first."""
+        """Return the threads at work now, longest first."""
         with self._lock:
             busy = list(self._busy.items())
-        working = [straggler(thread, about, since) for thread, (about, since) in busy]
+        working = [Straggler.of(thread, about, since) for thread, (about, since) in busy]
         return sorted(working, key=lambda one: -one.seconds)
 
     def _work(self) -> None:
@@ -207,8 +214,8 @@ class Threads:
         except Exception as error:  # noqa: BLE001 - best effort by design
             log.warning("[%s] clean-up: %s", self._topology, cause_line(error))
 
-    def left(self) -> float:
-        """Seconds of grace that are left; the grace begins with the first call."""
+    def grace_left(self) -> float:
+        """Return the seconds of grace that are left; the grace begins with the first call."""
         if self._until is None:
             self._until = time.monotonic() + self._grace
         return max(0.0, self._until - time.monotonic())
@@ -226,7 +233,7 @@ class Threads:
         for pool in working:
             pool.close(cancel=True)
         stragglers = [one for pool in working for one in self._join_pool(pool, cancel)]
-        self._finish_clean_up(self.left() if stragglers else self._clean_up)
+        self._finish_clean_up(self.grace_left() if stragglers else self._clean_up)
         return stragglers
 
     def _finish_clean_up(self, seconds: float) -> None:
@@ -243,17 +250,17 @@ class Threads:
                 return
 
     def _join_pool(self, pool: Pool, cancel: Job) -> list[Straggler]:
-        stragglers = pool.join(min(self.left(), _CANCEL_SECS))
+        stragglers = pool.join(min(self.grace_left(), _CANCEL_SECS))
         while stragglers:
             # At least once: another pool may have used all of the grace.
             cancel()
             stragglers = pool.join(_CANCEL_SECS)
-            if not self.left():
+            if not self.grace_left():
                 break
         return stragglers
 
 
-def within(
+def run_within(
     seconds: float, job: Job, about: str, name: str = "txn-end"
 ) -> tuple[Future[None], list[Straggler]]:
     """Run a job on a thread of its own, and wait for it up to a limit.
@@ -267,21 +274,12 @@ def within(
     return ended, pool.join(seconds)
 
 
-def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:
-    """A straggler for a thread, with its present position.
-
-    Args:
-        since: by `time.monotonic`.
-    """
-    frame = _current_frames().get(thread.ident or 0)
-    return Straggler(thread, about, time.monotonic() - since, _useful_frame(frame))
-
-
 def _current_frames() -> dict[int, FrameType]:
-    """`sys._current_frames`, without a garbage collection in the middle of it.
+    """Return `sys._current_frames()`, without a garbage collection in the middle of it.
 
-    Before Python 3.11.9, one that runs Python code there, such as Py4J's, may hand the GIL to a
-    thread that is starting another, and then the whole process stops (CPython gh-106883).
+    Before Python 3.11.9, a collection that runs Python code there, such as Py4J's finalizers, may
+    hand the GIL to a thread that is starting another. Then the whole process hangs (CPython
+    gh-106883).
     """
     with _READING_FRAMES:
         if not gc.isenabled():
@@ -293,10 +291,10 @@ def _current_frames() -> dict[int, FrameType]:
             gc.enable()
 
 
-def abandoned(
+def abandoned_error(
     topology: str, stragglers: Sequence[Straggler], grace: float, error: BaseException | None
 ) -> AbandonedError:
-    """The error of a run that ended without some of its threads."""
+    """Return the error of a run that ended without some of its threads."""
     ended = "" if error is None else f" The run had ended with {cause_line(error)}"
     result = AbandonedError(
         f"Topology '{topology}' ended, but these threads did not end within {grace:g} s: "
@@ -308,15 +306,15 @@ def abandoned(
     return result
 
 
-def _useful_frame(frame: FrameType | None) -> str:
-    """The most useful frame: the user's innermost, else txn's, else a library's."""
+def _describe_position(frame: FrameType | None) -> str:
     frames = []
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
     if not frames:
         return "no Python code"
-    own = [f for f in frames if not f.f_code.co_filename.startswith((*_OUTSIDE, "<"))]
-    users = [f for f in own if not f.f_code.co_filename.startswith(_OURS)]
-    code = (users or own or frames)[0]
-    return f"{code.f_code.co_name} ({code.f_code.co_filename}:{code.f_lineno})"
+    files = [frame.f_code.co_filename for frame in frames]  # innermost first
+    users = (i for i, file in enumerate(files) if is_the_users(file) and not is_installed(file))
+    ours = (i for i, file in enumerate(files) if is_ours(file))
+    innermost = frames[next(users, next(ours, 0))]
+    return f"{innermost.f_code.co_name} ({innermost.f_code.co_filename}:{innermost.f_lineno})"

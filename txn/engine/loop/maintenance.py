@@ -100,7 +100,7 @@ class Maintenance:
         while not self._running.done():
             self._threads.quietly(lambda: self._jobs.cancel(self._tag))
             wait([self._running], CANCEL_SECS)
-            if not self._threads.left():
+            if not self._threads.grace_left():
                 return
 
     def _run(self) -> None:

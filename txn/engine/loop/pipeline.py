@@ -38,7 +38,7 @@ from txn.engine.base.failures import is_away
 from txn.engine.base.killpoints import reached
 from txn.engine.base.mailbox import FactLoop
 from txn.engine.base.shell import Fact, Shell
-from txn.engine.base.threads import Straggler, Threads, abandoned
+from txn.engine.base.threads import Straggler, Threads, abandoned_error
 from txn.engine.loop.attempt_failures import AttemptFailures
 from txn.engine.loop.commit_turns import CommitTurns
 from txn.engine.loop.ending_errors import given_up
@@ -202,7 +202,7 @@ class Pipeline(Shell):
         self.stragglers = self._shut_down()
         if self.stragglers:
             grace = self._config.stop_grace_secs
-            raise abandoned(self._name, self.stragglers, grace, self._error)
+            raise abandoned_error(self._name, self.stragglers, grace, self._error)
         if self._error is not None:
             raise self._error
         return self.report
@@ -463,7 +463,7 @@ class Pipeline(Shell):
         # drops jobs that have not begun.
         for pool in (self._threads.commit, self._threads.planner):
             with suppress(FutureTimeoutError):  # the end names the thread that hangs there
-                pool.submit(lambda: None).result(self._threads.left())
+                pool.submit(lambda: None).result(self._threads.grace_left())
         reached_end = state.until is not None and state.committed >= state.until
         reason = "until" if reached_end else "caught_up"
         self._recorder.ended("stopped" if state.stopping else reason)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from txn.attempts import TransactionAttempt
-from txn.engine.base.threads import straggler
+from txn.engine.base.threads import Straggler
 from txn.logs import Work, current_work, working_on
 from txn.observers import (
     EventsDropped,
@@ -263,7 +263,7 @@ class _Outlet:
         if self._thread.is_alive():
             self._left_behind = True
             untaken = max(0, self._waiting.qsize() - 1)
-            where = straggler(self._thread, f"observer {self._name}", self._since)
+            where = Straggler.of(self._thread, f"observer {self._name}", self._since)
             problems.append(f"was left behind with {untaken} events not taken: {where}")
         if self._dropped:
             problems.append(f"was too slow for {self._dropped} events, which were dropped")
