@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     Show: TypeAlias = Callable[[RunStatus], object]
 
-__all__ = ["progress_bar", "told"]
+__all__ = ["progress_bar", "status_line"]
 
 _UPDATE_SECS = 0.2
-_LONGEST = 60
+_LONGEST_WAIT = 60
+"""Characters of the reason for which a batch waits."""
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def progress_bar(running: RunningTopology, until: Until, enabled: bool | None) -
         yield
         return
     ended = threading.Event()
-    with _cell() if console.is_jupyter else _line(console, until) as show:
+    with _notebook_line() if console.is_jupyter else _terminal_line(console, until) as show:
         watch = threading.Thread(
             target=_follow, args=(running, show, ended), name="txn-progress-bar", daemon=True
         )
@@ -52,7 +53,7 @@ def progress_bar(running: RunningTopology, until: Until, enabled: bool | None) -
             watch.join()
 
 
-def told(status: RunStatus) -> str:
+def status_line(status: RunStatus) -> str:
     """Return a run's status in one line."""
     parts = [f"txid {status.committed_txid} committed", f"{status.totals.rows_staged:,} rows"]
     if status.in_flight:
@@ -61,14 +62,16 @@ def told(status: RunStatus) -> str:
         parts.append(f"{status.replays} replays")
     blocked = next((one.blocked for one in status.in_flight if one.blocked), None)
     if blocked:
-        parts.append(f"waits: {blocked if len(blocked) <= _LONGEST else blocked[:_LONGEST] + '…'}")
+        parts.append(
+            f"waits: {blocked if len(blocked) <= _LONGEST_WAIT else blocked[:_LONGEST_WAIT] + '…'}"
+        )
     elif status.epoch:
         parts.append(in_words(status.held_up_by))
     return printable(f"{status.topology}: {', '.join(parts)}")
 
 
 @contextmanager
-def _line(console: Console, until: Until) -> Iterator[Show]:
+def _terminal_line(console: Console, until: Until) -> Iterator[Show]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     last = until if isinstance(until, int) else None
@@ -84,17 +87,17 @@ def _line(console: Console, until: Until) -> Iterator[Show]:
     task = line.add_task("starting", total=last)
     with line:
         yield lambda status: line.update(
-            task, description=told(status), completed=status.committed_txid
+            task, description=status_line(status), completed=status.committed_txid
         )
 
 
 @contextmanager
-def _cell() -> Iterator[Show]:
+def _notebook_line() -> Iterator[Show]:
     """Show a line below a notebook's cell, which stays; rich would need ipywidgets for it."""
     from IPython.display import display
 
     line = display({"text/plain": "starting"}, raw=True, display_id=True)
-    yield lambda status: line.update({"text/plain": told(status)}, raw=True)
+    yield lambda status: line.update({"text/plain": status_line(status)}, raw=True)
 
 
 def _follow(running: RunningTopology, show: Show, ended: threading.Event) -> None:

@@ -1,8 +1,8 @@
 """Report requests to ZooKeeper and to storage to listeners.
 
-`txn.zookeeper.client.connection` and `txn.storage.opening` each have one place through which
-requests pass; both use `asked`. Without listeners, that costs a request one check of an empty
-tuple.
+`txn.zookeeper.client.connection` and `txn.storage.reporting` each have one place through which
+requests pass; both use `report_request`. Without listeners, that costs a request one check of an
+empty tuple.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["Request", "Service", "asked", "listen"]
+__all__ = ["Request", "Service", "listen", "report_request"]
 
 T = TypeVar("T")
 
@@ -58,25 +58,26 @@ def listen(listener: Callable[[Request], None]) -> Callable[[], None]:
     return end
 
 
-def asked(
+def report_request(
     service: Service,
     operation: str,
-    ask: Callable[[], T],
+    send: Callable[[], T],
     answers: tuple[type[BaseException], ...] = (),
-    sent: float | None = None,
+    sent_at: float | None = None,
 ) -> T:
-    """Return the answer of a request, and report its time.
+    """Send a request, report it with the time it took, and return its answer.
 
     Args:
-        answers: exceptions of `ask` that are answers too, such as "no such node".
-        sent: the time it was sent, by `time.perf_counter`, if `ask` only waits for the answer.
+        answers: exceptions of `send` that are answers too, such as "no such node".
+        sent_at: by `time.perf_counter`, if the request was sent before and `send` only waits for
+            the answer.
     """
     if not (listeners := _listeners):
-        return ask()
+        return send()
     error: str | None = None
-    began = time.perf_counter() if sent is None else sent
+    began = time.perf_counter() if sent_at is None else sent_at
     try:
-        return ask()
+        return send()
     except BaseException as raised:
         error = None if isinstance(raised, answers) else type(raised).__name__
         raise

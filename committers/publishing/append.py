@@ -29,7 +29,7 @@ from txn.errors import (
     StorageRefusedError,
 )
 from txn.interfaces import FENCE_KEY, StagedFile
-from txn.storage.retrying import is_refusal, retried, said
+from txn.storage.retrying import client_message, is_refusal, retried
 from txn.storage.storage import Storage
 
 __all__ = [
@@ -75,9 +75,9 @@ def not_appended(version: int, table: str, failure: BaseException | None) -> App
             "something deletes files in _delta_log."
         )
     return AppendFailedError(
-        f"Version {version} of table {table} could not be appended: {said(failure)}. The log does "
-        "not hold it; the batch is tried again. If this goes on, check that the table's folder can "
-        "be written to."
+        f"Version {version} of table {table} could not be appended: {client_message(failure)}. "
+        "The log does not hold it; the batch is tried again. If this goes on, check that the "
+        "table's folder can be written to."
     )
 
 
@@ -111,12 +111,12 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
         if not is_there(storage):
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to make table {storage.location}: {said(error)}. Correct "
-                    "the permission, the credentials or the name, then run again."
+                    f"Storage refuses to make table {storage.location}: {client_message(error)}. "
+                    "Correct the permission, the credentials or the name, then run again."
                 ) from error
             raise AppendFailedError(
-                f"Table {storage.location} could not be created: {said(error)}. It is tried "
-                "again; if this goes on, check that the table's folder can be written to."
+                f"Table {storage.location} could not be created: {client_message(error)}. It is "
+                "tried again; if this goes on, check that the table's folder can be written to."
             ) from error
 
 

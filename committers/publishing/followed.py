@@ -235,7 +235,7 @@ class FollowedTable:
         if self._halted is not None:
             raise self._halted
         paths = [commit_path(self._version), LAST_CHECKPOINT]
-        (text, last), sizes = self._storage.look(paths, [file.path for file in files])
+        (text, last), sizes = self._storage.read_many(paths, [file.path for file in files])
         newest = require_same(
             self._storage,
             self._definition.id,

@@ -106,9 +106,9 @@ class StagingArea:
         return self.scratch if path.startswith(f"{SCRATCH}/") else self._storage
 
     def _writer(self, storage: Storage) -> RowWriter:
-        if storage.root not in self._writers:
-            self._writers[storage.root] = RowWriter(storage, write_options(storage, self._unique))
-        return self._writers[storage.root]
+        if storage.uri not in self._writers:
+            self._writers[storage.uri] = RowWriter(storage, write_options(storage, self._unique))
+        return self._writers[storage.uri]
 
     def stage(
         self,

@@ -108,7 +108,7 @@ class Nearby:
         self._make_room(MOST)
 
     def _send(self, table: Storage, path: str) -> None:
-        table.write(path, Path(self.storage.root, path).read_bytes())
+        table.write(path, Path(self.storage.uri, path).read_bytes())
 
 
 def is_worth_it(sizes: Collection[int]) -> bool:
@@ -130,5 +130,5 @@ def _copy(table: Storage, copies: Storage, path: str, name: str) -> str | None:
     if content is None:
         return None
     # Not `Storage.write`, which waits for the disk.
-    Path(copies.root, name).write_bytes(content)
+    Path(copies.uri, name).write_bytes(content)
     return copies.read_url(name)

@@ -32,7 +32,7 @@ def newest_texts(storage: Storage, version: int) -> dict[int, bytes]:
     One round trip.
     """
     versions = range(version, max(-1, version - CHAIN), -1)
-    contents, _ = storage.look([*map(commit_path, versions)])
+    contents, _ = storage.read_many([*map(commit_path, versions)])
     texts: dict[int, bytes] = {}
     for number, text in zip(versions, contents, strict=True):
         if text is None:

@@ -49,17 +49,17 @@ def run(spark: SparkSession, batches: int, observers: list[Observer]) -> float:
     return report.seconds
 
 
-def passage_us(observers: int, passages: int = 2_000) -> float:
+def span_us(observers: int, spans: int = 2_000) -> float:
     """Microseconds of a station: its beginning, its end and what stands around them."""
     broadcast = Broadcast("t", time.time, [Counting() for _ in range(observers)])
     broadcast.open()
     began = time.perf_counter()
-    for _ in range(passages):
-        with broadcast.passage("stage", [ATTEMPT], "t"):
+    for _ in range(spans):
+        with broadcast.span("stage", [ATTEMPT], "t"):
             pass
     seconds = time.perf_counter() - began
     assert broadcast.close(RunEnded(*broadcast.stamp(), "stopped", None, None, 0, 0.0)) == []
-    return seconds / passages * 1e6
+    return seconds / spans * 1e6
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
         "ratios": [round(ratio, 4) for ratio in ratios],
         "median_ratio": round(statistics.median(ratios), 4),
         "events_per_batch": round(events / options.batches, 1),
-        "us_per_station": {str(n): round(passage_us(n), 1) for n in (0, 2)},
+        "us_per_station": {str(n): round(span_us(n), 1) for n in (0, 2)},
     }
     print(json.dumps(figures, indent=1))
 

@@ -95,7 +95,7 @@ def test_each_stream_has_a_target_of_its_own():
     spouts: dict[str, Any] = {"busy": Told(), "quiet": Told()}
     targets = BatchTargets(spouts)
     for _ in range(3):
-        targets.tell()
+        targets.apply()
         targets.learn({"busy": {"x": 1}, "quiet": None}, window_full=True)
     assert spouts["busy"].shares == [0.0, 1 / 16, 1 / 8]
     assert spouts["quiet"].shares == [0.0, 0.0, 0.0]

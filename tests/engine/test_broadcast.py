@@ -29,7 +29,7 @@ from txn.observers import (
     StationBegan,
     StationEnded,
 )
-from txn.requests import asked
+from txn.requests import report_request
 
 ATTEMPT, NEXT = TransactionAttempt(7, 1), TransactionAttempt(8)
 SOON = 10.0
@@ -109,7 +109,7 @@ def test_requests_of_the_run_are_told_and_no_others() -> None:
     """Those of threads that work for it; not of another run, nor what an observer asks itself."""
 
     def ask() -> None:
-        asked("storage", "get", lambda: None)
+        report_request("storage", "get", lambda: None)
 
     kept, curious = Kept(), Doing(ask)
     with telling(kept, curious) as broadcast:
@@ -117,7 +117,7 @@ def test_requests_of_the_run_are_told_and_no_others() -> None:
         with working_on(Work("another")):
             ask()
         with working_on(Work("flights", 3)), pytest.raises(OSError, match="away"):
-            asked("zookeeper", "multi", raises(OSError("away")))
+            report_request("zookeeper", "multi", raises(OSError("away")))
         cancelled(broadcast, 1)
         assert end(broadcast) == []
         with working_on(Work("flights", 3)):
@@ -189,13 +189,13 @@ def test_many_events_at_once_are_taken_before_there_is_no_room(
     assert len(kept.events) == 16
 
 
-def test_a_passage_is_told_with_both_its_ends() -> None:
+def test_a_span_is_sent_with_both_its_ends() -> None:
     """With station, attempts, table, tags, and for how long; what is raised inside goes on."""
     kept = Kept()
     with telling(kept) as broadcast:
-        with broadcast.passage("stage", [ATTEMPT, NEXT], "warehouse/t", ["tag"]):
+        with broadcast.span("stage", [ATTEMPT, NEXT], "warehouse/t", ["tag"]):
             pass
-        with pytest.raises(ValueError, match="no"), broadcast.passage("emit", [ATTEMPT]):
+        with pytest.raises(ValueError, match="no"), broadcast.span("emit", [ATTEMPT]):
             raise ValueError("no\nmore")
         end(broadcast)
     both, about = (ATTEMPT, NEXT), ("warehouse/t", ("tag",))
@@ -213,9 +213,9 @@ def test_a_question_that_finds_nothing_is_not_told() -> None:
     kept = Kept()
     with telling(kept) as broadcast:
         for found in (False, True):
-            passage = broadcast.passage("plan", [ATTEMPT])
-            with passage:
-                passage.is_told = found
+            span = broadcast.span("plan", [ATTEMPT])
+            with span:
+                span.is_sent = found
         end(broadcast)
     assert [type(event) for event in kept.events] == [StationEnded, RunEnded]
 

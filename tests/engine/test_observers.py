@@ -373,7 +373,7 @@ class Acked(Kept):
         return [e.attempts[0].txid for e in self.of(StationEnded) if e.station == "ack"]
 
 
-def test_a_group_is_one_passage_of_all_its_attempts(spark: SparkSession, warehouse: Path) -> None:
+def test_a_group_is_one_span_of_all_its_attempts(spark: SparkSession, warehouse: Path) -> None:
     """Its commit turn is told once; each txid is told committed, with its group."""
     spout = Groups([[(str(n), n)] for n in range(4)], SCHEMA)
     spout.kept = kept = Acked()

@@ -112,7 +112,7 @@ class Station:
         self.discarded: list[int] = []
         self.events: list[tuple[str, int]] = []
         self.errors: dict[int, BaseException] = {}
-        self.passages: list[Any] = []
+        self.spans: list[Any] = []
 
     def emit(self, attempt: TransactionAttempt, _: Any, *, one_task: bool) -> Any:
         """An emission that knows its attempt."""
@@ -132,7 +132,7 @@ class Station:
             raise OSError("lost")
         return [Staging(Staged(emission.attempt, ()), {}) for emission in emissions]
 
-    def explained(self, _attempt: Any, _metadata: Any, error: BaseException) -> BaseException:
+    def explain(self, _attempt: Any, _metadata: Any, error: BaseException) -> BaseException:
         """The spouts have nothing to say of an error."""
         return error
 
@@ -158,7 +158,7 @@ class Station:
         stand_in = cast("Any", self)
         outcomes = Told(self.events, self.errors)
         told = Broadcast("t", lambda: 0.0)
-        told.read_by(self.passages.append)
+        told.read_by(self.spans.append)
         processing = Processing(stand_in, stand_in, stand_in, stand_in, told)
         processing.run(lives, outcomes, one_task=False)
 

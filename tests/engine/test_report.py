@@ -174,7 +174,7 @@ def test_the_recorder_reports_a_committed_batch_with_its_rows_tables_and_times()
     """Rows per table are those that were staged; times are those of the clock."""
     clock = Clock()
     recorder, broadcast = recording(clock)
-    start = broadcast.passage("start", [ATTEMPT])
+    start = broadcast.span("start", [ATTEMPT])
     clock.now += 1
     with start:
         pass
@@ -313,7 +313,7 @@ def test_the_status_shows_every_open_txid_with_phase_and_since_when():
     """The coordinator's state with the recorder's times; what waits for Spark is queued."""
     clock = Clock()
     recorder, broadcast = recording(clock)
-    with broadcast.passage("start", [ATTEMPT]):
+    with broadcast.span("start", [ATTEMPT]):
         pass
     clock.now += 1
     state = CoordinatorState(
@@ -331,5 +331,5 @@ def test_the_status_shows_every_open_txid_with_phase_and_since_when():
     found = (open_batch.txid, open_batch.attempt_id, open_batch.phase, open_batch.failures)
     assert found == (3, 1, "queued", 1)
     assert open_batch.since == 1000.0
-    with broadcast.passage("process", [ATTEMPT]):
+    with broadcast.span("process", [ATTEMPT]):
         assert recorder.status(state).in_flight[0].phase == "processing"

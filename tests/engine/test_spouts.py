@@ -150,7 +150,7 @@ def test_a_number_that_cannot_be_had_is_told_once_and_not_known(
     spouts = Spouts("t", [Source("s", Answers(answer))])
     for _ in range(2):
         spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
-        read = spouts.facts.planned_input(spouts.parse_all({"s": {"index": 0}}))
+        read = spouts.facts.planned_input(spouts.parsed_by_source({"s": {"index": 0}}))
     assert (dict(read.records), dict(read.bytes), dict(spouts.facts.lags)) == (
         {"s": None},
         {"s": None},
@@ -168,7 +168,7 @@ def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFix
     began = time.monotonic()
     for txid in range(1, 20):
         spouts.plan(Plan(TransactionAttempt(txid), ("s",), {}), window_full=False)
-        read = spouts.facts.planned_input(spouts.parse_all({"s": {"index": 0}}))
+        read = spouts.facts.planned_input(spouts.parsed_by_source({"s": {"index": 0}}))
         assert read.records == {"s": None}
     assert 3 * PATIENCE_SECS <= time.monotonic() - began < 4 * PATIENCE_SECS
     assert (spout.asked, dict(spouts.facts.lags)) == (3, {})

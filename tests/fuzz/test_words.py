@@ -94,8 +94,8 @@ def test_names_of_topologies_streams_and_tables(name: str) -> None:
     COUNTED["names"] += 3
     try:
         storage = Storage(name)
-        assert not storage.is_local or Path(storage.root or "/").is_absolute()
-        assert storage.root.isprintable()
+        assert not storage.is_local or Path(storage.uri or "/").is_absolute()
+        assert storage.uri.isprintable()
     except TopologyError:
         pass
     for make in (Topology, lambda text: Topology("t").stream(text, None)):

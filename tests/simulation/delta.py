@@ -35,7 +35,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-PATIENCE = retrying.Patience(clock=CLOCK.monotonic, sleep=CLOCK.sleep)
+RETRY_LIMITS = retrying.RetryLimits(clock=CLOCK.monotonic, sleep=CLOCK.sleep)
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
 
 def retried(operation: Callable[[], T], what: str) -> T:
     """The product's own, in simulated time."""
-    return retrying.retried(operation, what, PATIENCE)
+    return retrying.retried(operation, what, RETRY_LIMITS)
 
 
 def _ask(what: str) -> None:
@@ -315,7 +315,7 @@ class SimStorage:
     def __init__(self, location: str, options: object = None) -> None:
         self.options: dict[str, str] = {}
         self.hadoop: dict[str, str] = {}
-        self.location = self.uri = self.root = location
+        self.location = self.uri = location
         self.table = current_world().table(location)
 
     def url(self, path: str = "") -> str:
@@ -333,14 +333,14 @@ class SimStorage:
         found = [self.table.blobs.get(path) for path in paths]
         return [None if blob is None else blob.size for blob in found]
 
-    def look(
-        self, texts: Sequence[str], files: Sequence[str] = ()
+    def read_many(
+        self, paths: Sequence[str], sizes_of: Sequence[str] = ()
     ) -> tuple[list[bytes | None], list[int | None]]:
         """All in one moment."""
-        _ask("look")
-        found = [self.table.blobs.get(path) for path in files]
+        _ask("read_many")
+        found = [self.table.blobs.get(path) for path in sizes_of]
         sizes = [None if blob is None else blob.size for blob in found]
-        return [*map(self._content, texts)], sizes
+        return [*map(self._content, paths)], sizes
 
     def read(self, path: str) -> bytes | None:
         _ask("read")

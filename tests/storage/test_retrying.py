@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from txn.errors import StorageRefusedError, StorageUnavailableError
 from txn.storage.opening import open_store
-from txn.storage.retrying import Patience, is_momentary, is_refusal, retried, said
+from txn.storage.retrying import RetryLimits, client_message, is_momentary, is_refusal, retried
 
 Ask = Callable[[], object]
 
@@ -29,9 +29,9 @@ class Time:
         self.slept: list[float] = []
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> RetryLimits:
         """Ten seconds of it."""
-        return Patience(10, 0.5, 4, clock=lambda: self.now, sleep=self._sleep)
+        return RetryLimits(10, 0.5, 4, clock=lambda: self.now, sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -95,7 +95,7 @@ def test_words_of_a_path_are_no_refusal(folder: str) -> None:
 def test_a_message_is_one_line_without_a_user() -> None:
     """What clients write for terminals, and the credentials of a URL, are left out."""
     error = OSError("\x1b[31mGeneric S3 error\x1b[0m\n ↳ GET https://me:4@7@h:1/b/x?y=a@b failed.")
-    assert said(error) == "Generic S3 error: GET https://h:1/b/x?y=a@b failed"
+    assert client_message(error) == "Generic S3 error: GET https://h:1/b/x?y=a@b failed"
 
 
 # --- what real clients say -----------------------------------------------------------------------

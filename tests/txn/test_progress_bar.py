@@ -19,7 +19,7 @@ from txn import Topology
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.reporting.report import InFlight, RunStatus, Totals
 from txn.engine.running import RunningTopology
-from txn.progress_bar import told
+from txn.progress_bar import status_line
 
 
 @pytest.mark.parametrize(("progress", "shown"), [(True, True), (None, False), (False, False)])
@@ -82,9 +82,9 @@ def test_the_line_has_what_a_run_waits_for() -> None:
     """A source that is away is told in place of the stage; a stranger's text does no harm."""
     staged = Totals(rows_staged=1400)
     status = RunStatus("orders", 1, 14, (), 14, 0, None, 2.0, "processing", totals=staged)
-    assert told(status) == "orders: txid 14 committed, 1,400 rows, held up by processing"
+    assert status_line(status) == "orders: txid 14 committed, 1,400 rows, held up by processing"
     waits = InFlight(15, 0, "planning", 0, 0.0, blocked="no broker answers \x1b[2J" + "x" * 99)
-    line = told(replace(status, in_flight=(waits,), replays=1))
+    line = status_line(replace(status, in_flight=(waits,), replays=1))
     assert line.startswith("orders: txid 14 committed, 1,400 rows, 1 in flight, 1 replays, waits: ")
     assert line.endswith("x…")
     assert "\x1b" not in line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txn.requests import Request, asked, listen
+from txn.requests import Request, listen, report_request
 from txn.storage.opening import open_store
 from txn.storage.store import TooLargeError
 
@@ -27,11 +27,11 @@ def fail() -> None:
 
 def test_answers_and_errors_are_told(heard: list[Request]) -> None:
     """With their time; an error that is an answer is none."""
-    assert asked("zookeeper", "get", lambda: 7) == 7
+    assert report_request("zookeeper", "get", lambda: 7) == 7
     with pytest.raises(FileNotFoundError):
-        asked("storage", "head", fail)
+        report_request("storage", "head", fail)
     with pytest.raises(FileNotFoundError):
-        asked("storage", "head", fail, (FileNotFoundError,))
+        report_request("storage", "head", fail, (FileNotFoundError,))
     assert [(each.service, each.operation, each.error) for each in heard] == [
         ("zookeeper", "get", None),
         ("storage", "head", "FileNotFoundError"),
@@ -44,10 +44,10 @@ def test_who_has_ended_hears_nothing(heard: list[Request]) -> None:
     """And ending it twice ends nobody else."""
     other: list[Request] = []
     end = listen(other.append)
-    asked("storage", "get", lambda: 1)
+    report_request("storage", "get", lambda: 1)
     end()
     end()
-    asked("storage", "put", lambda: 1)
+    report_request("storage", "put", lambda: 1)
     assert [each.operation for each in other] == ["get"]
     assert [each.operation for each in heard] == ["get", "put"]
 

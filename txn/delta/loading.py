@@ -11,7 +11,7 @@ import pyarrow as pa
 from txn.delta.commits import LAST_CHECKPOINT, commit_path
 from txn.delta.delta_rs import DeltaError, DeltaTable, TableNotFoundError
 from txn.errors import RecoveryRefusedError, TableAbsentError
-from txn.storage.retrying import retried, said
+from txn.storage.retrying import client_message, retried
 from txn.storage.storage import Storage
 
 __all__ = ["damaged", "file_sizes", "find", "is_there", "load", "load_own", "require"]
@@ -24,7 +24,7 @@ def is_there(storage: Storage) -> bool:
 
     Does not use delta-rs, which keeps Python's lock while it waits for the answer.
     """
-    texts, _ = storage.look([commit_path(0), LAST_CHECKPOINT])
+    texts, _ = storage.read_many([commit_path(0), LAST_CHECKPOINT])
     if any(text is not None for text in texts):
         return True
     return any(_LOG_FILE.fullmatch(path) for path, _ in storage.files("_delta_log"))
@@ -68,9 +68,9 @@ def load_own(storage: Storage) -> DeltaTable:
 def damaged(table: str, error: DeltaError, effect: str, place: str = "") -> str:
     """The message for a log that cannot be loaded: the cause and the way out."""
     return (
-        f"{table} cannot be loaded: {said(error)}. A file of its log is damaged{place}, or "
-        f"{LAST_CHECKPOINT} names a checkpoint that is not there. {effect} Restore that file from "
-        "a backup; if it is a checkpoint, and every commit file is there, delete it and "
+        f"{table} cannot be loaded: {client_message(error)}. A file of its log is damaged{place}, "
+        f"or {LAST_CHECKPOINT} names a checkpoint that is not there. {effect} Restore that file "
+        "from a backup; if it is a checkpoint, and every commit file is there, delete it and "
         f"{LAST_CHECKPOINT} instead."
     )
 

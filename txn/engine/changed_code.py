@@ -80,15 +80,15 @@ def _stages_by_stem(records: Sequence[StageRecord]) -> dict[str, list[StageRecor
 def _compare_stages(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
     # A stage inserted before others shifts their numbers but does not change them.
     match = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
-    for kind, i, i_end, j, j_end in match.get_opcodes():
+    for kind, old_begin, old_end, new_begin, new_end in match.get_opcodes():
         if kind == "equal":
             continue
-        both = min(i_end - i, j_end - j)
-        for old_stage, new_stage in zip(old[i : i + both], new[j : j + both], strict=True):
+        before, after = old[old_begin:old_end], new[new_begin:new_end]
+        for old_stage, new_stage in zip(before, after, strict=False):
             if old_stage.fingerprint is not None and new_stage.fingerprint is not None:
                 yield f"{new_stage.told} was changed"
-        yield from (f"{stage.told} is new" for stage in new[j + both : j_end])
-        yield from (f"{stage.told} is gone" for stage in old[i + both : i_end])
+        yield from (f"{stage.told} is new" for stage in after[len(before) :])
+        yield from (f"{stage.told} is gone" for stage in before[len(after) :])
 
 
 def _key(stage: StageRecord) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Lineage", "is_asked_for"]
 
 _PRODUCER = "https://pypi.org/project/txn-spark"
-_NAMESPACE = "OPENLINEAGE_NAMESPACE"
+_NAMESPACE_VARIABLE = "OPENLINEAGE_NAMESPACE"
 _MOST_ENTRIES = 10_000
 """Most entries about attempts that are not committed yet; a run has fewer in flight."""
 
@@ -63,7 +63,7 @@ class Lineage:
                 number="TXN-211",
             ) from error
         self._program_client = client
-        self._client: OpenLineageClient | None = _client() if client is None else client
+        self._client: OpenLineageClient | None = _make_client() if client is None else client
         self._sources: Mapping[str, tuple[str, ...]] = {}
         self._planned: dict[Any, float] = {}
         """attempt -> time of its plan."""
@@ -76,7 +76,7 @@ class Lineage:
             case RunBegan():
                 self._sources = event.sources
                 if self._client is None:
-                    self._client = _client()
+                    self._client = _make_client()
             case AttemptBegan():
                 self._planned[event.attempt] = event.planned_at
                 _drop_oldest(self._planned)
@@ -95,7 +95,8 @@ class Lineage:
             self._client = None
 
     def _send(self, event: BatchCommitted) -> None:
-        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.event_v2 import Job, Run, RunState
+        from openlineage.client.event_v2 import RunEvent as LineageEvent
         from openlineage.client.facet_v2 import job_type_job, nominal_time_run
         from openlineage.client.uuid import generate_new_uuid
 
@@ -121,7 +122,7 @@ class Lineage:
         }
         kind = job_type_job.JobTypeJobFacet("BATCH", "TXN", "TRANSACTION", producer=_PRODUCER)
         self._client.emit(
-            RunEvent(
+            LineageEvent(
                 eventType=RunState.COMPLETE,
                 eventTime=at.isoformat(),
                 run=Run(str(generate_new_uuid(planned)), facets),
@@ -203,7 +204,7 @@ def dataset_of(place: str) -> tuple[str, str]:
 
 
 def _namespace() -> str:
-    return os.environ.get(_NAMESPACE) or "txn"
+    return os.environ.get(_NAMESPACE_VARIABLE) or "txn"
 
 
 def _drop_oldest(entries: dict[Any, Any]) -> None:
@@ -211,7 +212,7 @@ def _drop_oldest(entries: dict[Any, Any]) -> None:
         del entries[next(iter(entries))]
 
 
-def _client() -> OpenLineageClient:
+def _make_client() -> OpenLineageClient:
     from openlineage.client import OpenLineageClient
 
     before = set(os.environ)

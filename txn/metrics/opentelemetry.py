@@ -121,16 +121,16 @@ class _Instruments:
                     callbacks = [self._reader(metric)]
                     meter.create_observable_gauge(metric.otel_name, callbacks, **about)
 
-    def _reader(self, what: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _reader(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 
         def read(_: CallbackOptions) -> Iterable[Observation]:
             with self.lock:
                 runs = [*self.runs]
             return [
-                Observation(value, _attributes(what, labels))
+                Observation(value, _attributes(metric, labels))
                 for run in runs
-                for labels, value in run.values(what)
+                for labels, value in run.values(metric)
             ]
 
         return read
@@ -168,35 +168,35 @@ class _Meters:
         with self._instruments.lock:
             self._instruments.runs.remove(self)
 
-    def values(self, what: Metric) -> list[tuple[tuple[str, ...], float]]:
+    def values(self, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
         """Return the (labels, value) pairs of a gauge."""
-        if what.refreshed:
+        if metric.refreshed:
             self._refresh()
         with self._lock:
-            return [*self._gauges.get(what.name, {}).items()]
+            return [*self._gauges.get(metric.name, {}).items()]
 
-    def add(self, what: Metric, by: float, *labels: str) -> None:
+    def add(self, metric: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
         # Always a double: OTLP has another field for ints, and a series must not mix them.
-        self._instruments.made[what.name].add(float(by), _attributes(what, labels))
+        self._instruments.made[metric.name].add(float(by), _attributes(metric, labels))
 
-    def record(self, what: Metric, value: float, *labels: str) -> None:
+    def record(self, metric: Metric, value: float, *labels: str) -> None:
         """See `Meters`."""
-        self._instruments.made[what.name].record(value, _attributes(what, labels))
+        self._instruments.made[metric.name].record(value, _attributes(metric, labels))
 
-    def set(self, what: Metric, to: float, *labels: str) -> None:
-        """See `Meters`."""
-        with self._lock:
-            self._gauges.setdefault(what.name, {})[labels] = float(to)
-
-    def forget(self, what: Metric, *labels: str) -> None:
+    def set(self, metric: Metric, to: float, *labels: str) -> None:
         """See `Meters`."""
         with self._lock:
-            self._gauges.get(what.name, {}).pop(labels, None)
+            self._gauges.setdefault(metric.name, {})[labels] = float(to)
+
+    def forget(self, metric: Metric, *labels: str) -> None:
+        """See `Meters`."""
+        with self._lock:
+            self._gauges.get(metric.name, {}).pop(labels, None)
 
 
-def _attributes(what: Metric, labels: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(("topology", *what.labels), labels, strict=True))
+def _attributes(metric: Metric, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(("topology", *metric.labels), labels, strict=True))
 
 
 def _provider(topology: str) -> Any:

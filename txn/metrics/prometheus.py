@@ -60,12 +60,12 @@ class PrometheusMetrics:
         """Only these metrics, without the process's default registry."""
         self._meters = _Meters()
         self._readings = Readings(self._meters, partitions, clock, driver_memory)
-        self.registry.register(_Scrape(self._readings.refresh, self._meters))
+        self.registry.register(_Collector(self._readings.refresh, self._meters))
         self.port: int | None = None
         """The server's port; None without a server."""
         self._stop: Callable[[], None] = lambda: None
         if address is not None:
-            self.port, self._stop = _served(self.registry, parse_address(address, example=9464))
+            self.port, self._stop = _serve(self.registry, parse_address(address, example=9464))
 
     def observe(self, event: RunEvent) -> None:
         """Count an event; the last one ends the server."""
@@ -83,47 +83,47 @@ class _Meters:
     """Instruments of prometheus-client, by metric."""
 
     def __init__(self) -> None:
-        self._made: dict[Metric, Any] = {metric: _instrument(metric) for metric in TABLE}
-        self._bound: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._instruments: dict[Metric, Any] = {metric: _instrument(metric) for metric in TABLE}
+        self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
         """A cache of children: prometheus-client locks and copies at each lookup."""
-        self._binding = threading.Lock()
+        self._changing = threading.Lock()
         """Without it, a gauge that is forgotten while another thread binds it would be lost."""
 
-    def add(self, what: Metric, by: float, *labels: str) -> None:
+    def add(self, metric: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
-        self._child(what, labels).inc(by)
+        self._child(metric, labels).inc(by)
 
-    def record(self, what: Metric, value: float, *labels: str) -> None:
+    def record(self, metric: Metric, value: float, *labels: str) -> None:
         """See `Meters`."""
-        self._child(what, labels).observe(value)
+        self._child(metric, labels).observe(value)
 
-    def set(self, what: Metric, to: float, *labels: str) -> None:
+    def set(self, metric: Metric, to: float, *labels: str) -> None:
         """See `Meters`."""
-        self._child(what, labels).set(to)
+        self._child(metric, labels).set(to)
 
-    def forget(self, what: Metric, *labels: str) -> None:
+    def forget(self, metric: Metric, *labels: str) -> None:
         """See `Meters`."""
-        with self._binding, contextlib.suppress(KeyError):
-            del self._bound[what.name, labels]
-            self._made[what].remove(*labels)
+        with self._changing, contextlib.suppress(KeyError):
+            del self._children[metric.name, labels]
+            self._instruments[metric].remove(*labels)
 
     def collect(self) -> Iterable[Family]:
         """Return all families that have a value."""
-        for instrument in self._made.values():
+        for instrument in self._instruments.values():
             for family in instrument.collect():
                 # Leave out creation times: they double the samples, and Prometheus ignores them.
                 family.samples = [s for s in family.samples if not s.name.endswith("_created")]
                 yield family
 
-    def _child(self, what: Metric, labels: tuple[str, ...]) -> Any:
-        key = what.name, labels
-        if (child := self._bound.get(key)) is None:
-            with self._binding:
-                child = self._bound[key] = self._made[what].labels(*labels)
+    def _child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+        key = metric.name, labels
+        if (child := self._children.get(key)) is None:
+            with self._changing:
+                child = self._children[key] = self._instruments[metric].labels(*labels)
         return child
 
 
-class _Scrape:
+class _Collector:
     """A collector of all metrics, which refreshes the time-dependent gauges first."""
 
     def __init__(self, refresh: Callable[[], None], meters: _Meters) -> None:
@@ -136,21 +136,23 @@ class _Scrape:
         return self._meters.collect()
 
 
-def _instrument(what: Metric) -> Counter | Gauge | Histogram:
+def _instrument(metric: Metric) -> Counter | Gauge | Histogram:
     from prometheus_client import Counter, Gauge, Histogram
 
-    labels = ("topology", *what.labels)
-    # No registry of their own: the registry collects from `_Scrape`.
-    match what.kind:
+    labels = ("topology", *metric.labels)
+    # No registry of their own: the registry collects from `_Collector`.
+    match metric.kind:
         case "counter":
-            return Counter(what.name, what.help, labels, registry=None)
+            return Counter(metric.name, metric.help, labels, registry=None)
         case "gauge":
-            return Gauge(what.name, what.help, labels, registry=None)
+            return Gauge(metric.name, metric.help, labels, registry=None)
         case _:
-            return Histogram(what.name, what.help, labels, registry=None, buckets=what.buckets)
+            return Histogram(
+                metric.name, metric.help, labels, registry=None, buckets=metric.buckets
+            )
 
 
-def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callable[[], None]]:
+def _serve(registry: CollectorRegistry, address: Address) -> tuple[int, Callable[[], None]]:
     """Start a server; return its port and the function that ends it."""
     from prometheus_client import start_http_server
 

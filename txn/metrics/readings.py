@@ -54,16 +54,16 @@ _UNITS = ("records", "bytes", "files", "versions", "seconds")
 class Meters(Protocol):
     """The operations of an exporter. `labels` are the values of the labels, `topology` first."""
 
-    def add(self, what: Metric, by: float, *labels: str) -> None:
+    def add(self, metric: Metric, by: float, *labels: str) -> None:
         """Increase a counter."""
 
-    def set(self, what: Metric, to: float, *labels: str) -> None:
+    def set(self, metric: Metric, to: float, *labels: str) -> None:
         """Set a gauge."""
 
-    def forget(self, what: Metric, *labels: str) -> None:
+    def forget(self, metric: Metric, *labels: str) -> None:
         """Remove the value of a gauge, if it has one."""
 
-    def record(self, what: Metric, value: float, *labels: str) -> None:
+    def record(self, metric: Metric, value: float, *labels: str) -> None:
         """Add a value to a histogram."""
 
 
@@ -309,8 +309,8 @@ class Readings:
                 self._gauge(event, name, value, event.stream)
         shown = bounded(lag.partitions or {}, self._most)
         for gone in self._partitions.get(event.stream, set()) - shown.keys():
-            what = metric("lag_partition_records")
-            self._meters.forget(what, event.topology, event.stream, gone)
+            gauge = metric("lag_partition_records")
+            self._meters.forget(gauge, event.topology, event.stream, gone)
         for partition, records in shown.items():
             self._gauge(event, "lag_partition_records", records, event.stream, partition)
         self._partitions[event.stream] = {*shown}

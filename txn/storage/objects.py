@@ -25,7 +25,7 @@ from txn.errors import StorageRefusedError, TopologyError
 from txn.storage.addresses import AZURE_ACCOUNT_OPTIONS, AZURE_DOMAIN, Address, option
 from txn.storage.asking import if_there, in_parallel
 from txn.storage.profiles import profile_for
-from txn.storage.retrying import names_no_bucket, said
+from txn.storage.retrying import client_message, names_no_bucket
 from txn.storage.store import Entry, Store, TooLargeError
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class ObjectStore(Store):
         except InvalidPathError as error:
             raise StorageRefusedError(
                 f"Nothing below '{self._address.for_delta}' can be listed, because an object there "
-                f"has a key that is no path: {said(error)}. Rename or delete that object (the "
-                "store's own tools can), or name a folder that does not have it below."
+                f"has a key that is no path: {client_message(error)}. Rename or delete that object "
+                "(the store's own tools can), or name a folder that does not have it below."
             ) from error
 
     def put_if_absent(self, path: str, data: bytes) -> bool:

@@ -9,8 +9,8 @@ from txn.storage.hdfs import HdfsStore
 from txn.storage.local import LocalStore
 from txn.storage.locations import local_path
 from txn.storage.objects import ObjectStore
+from txn.storage.reporting import ReportingStore
 from txn.storage.store import Store
-from txn.storage.told import ToldStore
 
 __all__ = ["open_store"]
 
@@ -30,8 +30,8 @@ def open_store(
     """
     path = local_path(location)
     if path is not None:
-        return ToldStore(LocalStore(path)), None
+        return ReportingStore(LocalStore(path)), None
     address = address_of(location)
     if address.kind == "hdfs":
-        return ToldStore(HdfsStore(address, options or {})), address
-    return ToldStore(ObjectStore(address, options or {})), address
+        return ReportingStore(HdfsStore(address, options or {})), address
+    return ReportingStore(ObjectStore(address, options or {})), address

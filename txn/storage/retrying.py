@@ -19,20 +19,20 @@ from typing import TypeVar
 from txn.errors import StorageRefusedError, StorageUnavailableError
 
 __all__ = [
-    "PATIENCE",
-    "Patience",
+    "RETRY_LIMITS",
+    "RetryLimits",
+    "client_message",
     "is_momentary",
     "is_refusal",
     "names_no_bucket",
     "retried",
-    "said",
 ]
 
 T = TypeVar("T")
 
 log = logging.getLogger("txn")
 
-_MOMENTARY = frozenset(
+_MOMENTARY_ERRNOS = frozenset(
     {
         errno.EAGAIN,
         errno.EBUSY,
@@ -54,8 +54,10 @@ _MOMENTARY = frozenset(
         errno.ETIMEDOUT,
     }
 )
-_REFUSALS = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
-_REFUSED = re.compile(
+_REFUSAL_ERRNOS = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
+_ABOUT_TABLE = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
+"""Errors of delta-rs about a table, not about its storage."""
+_REFUSAL_TEXTS = re.compile(
     r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|INVALID_ACCESS_KEY_ID"
     r"|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID"
     r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
@@ -64,12 +66,12 @@ _REFUSED = re.compile(
     # An address that cannot be right: object_store has no code for either.
     r"|incorrectly configured region|URL scheme is not allowed"
 )
-"""Refusals by object-store clients, and by delta-rs for a disk, which have no codes."""
+"""Texts of refusals by object-store clients, and by delta-rs for a disk: they have no codes."""
 _PLACE = re.compile(r"\w[\w+.-]*://[^\s<>\"]*|[^\s<>\"']*/[^\s<>\"']*")
-"""URLs and paths, which may have any word in them, but not the tags of an XML text."""
+"""URLs and paths, which may contain any word; not the tags of an XML text."""
 _USER = re.compile(r"//[^/?#\s]*@")
-_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
-_AWAY = re.compile(
+_NO_BUCKET_TEXTS = re.compile("NoSuchBucket|ContainerNotFound")
+_MOMENTARY_TEXTS = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
     # A folder vanished while delta-rs read it: the next try shows whether it still exists.
@@ -78,7 +80,7 @@ _AWAY = re.compile(
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryLimits:
     """The limits on retrying storage.
 
     Args:
@@ -92,11 +94,11 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
 
-PATIENCE = Patience()
-"""Short: a waiting batch reports the cause of its wait, and a retried call does not."""
+RETRY_LIMITS = RetryLimits()
+"""Short: a batch that waits reports why, and a call that is retried does not."""
 
 
-def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE) -> T:
+def retried(operation: Callable[[], T], what: str, limits: RetryLimits = RETRY_LIMITS) -> T:
     """Run an operation that may be repeated, and return its result.
 
     Args:
@@ -107,47 +109,48 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
         StorageRefusedError: storage refuses it for good.
         Exception: any other error of the operation (a file does not exist), unchanged.
     """
-    until, wait = patience.clock() + patience.deadline_secs, patience.first_secs
+    until, wait = limits.clock() + limits.deadline_secs, limits.first_secs
     while True:
         try:
             return operation()
         except Exception as error:
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to {what}: {said(error)}. Waiting does not help: correct "
-                    "the permission, the credentials or the name, then run again. Progress is "
-                    "intact."
+                    f"Storage refuses to {what}: {client_message(error)}. Waiting does not help: "
+                    "correct the permission, the credentials or the name, then run again. "
+                    "Progress is intact."
                 ) from error
             if not is_momentary(error):
                 raise
-            if patience.clock() + wait > until:
+            if limits.clock() + wait > until:
                 raise StorageUnavailableError(
-                    f"Storage could not {what} within {patience.deadline_secs:g} s: "
-                    f"{said(error)}. A batch waits and tries again; a start must be repeated."
+                    f"Storage could not {what} within {limits.deadline_secs:g} s: "
+                    f"{client_message(error)}. A batch waits and tries again; a start must be "
+                    "repeated."
                 ) from error
-            log.info("storage could not %s, and is asked again: %s", what, said(error))
-        patience.sleep(wait)
-        wait = min(2 * wait, patience.most_secs)
+            log.info("storage could not %s, and is asked again: %s", what, client_message(error))
+        limits.sleep(wait)
+        wait = min(2 * wait, limits.most_secs)
 
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether storage refuses the operation for good."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _REFUSALS
+        return error.errno in _REFUSAL_ERRNOS
     if names_no_bucket(error):
         return True
     # delta-rs reports "table not found" for a folder that it may not create.
-    return _is_client_error(error) and _REFUSED.search(_without_places(error)) is not None
+    return _is_client_error(error) and _REFUSAL_TEXTS.search(_without_places(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
     """Return whether a retry may succeed."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _MOMENTARY
+        return error.errno in _MOMENTARY_ERRNOS
     return (
         _is_storage_error(error)
-        and _AWAY.search(_without_places(error)) is not None
-        and _REFUSED.search(_without_places(error)) is None
+        and _MOMENTARY_TEXTS.search(_without_places(error)) is not None
+        and _REFUSAL_TEXTS.search(_without_places(error)) is None
     )
 
 
@@ -158,7 +161,7 @@ def names_no_bucket(error: BaseException) -> bool:
     """
     if not isinstance(error, FileNotFoundError):
         return False
-    return _NO_BUCKET.search(_without_places(error)) is not None
+    return _NO_BUCKET_TEXTS.search(_without_places(error)) is not None
 
 
 def _is_storage_error(error: BaseException) -> bool:
@@ -175,7 +178,7 @@ def _is_client_error(error: BaseException) -> bool:
 
 
 def _class_names(error: BaseException) -> set[str]:
-    """The names of an error's classes, prefixed for obstore, whose names others use too."""
+    """Return the names of an error's classes; obstore's have a prefix, as others use them too."""
     kinds = type(error).__mro__
     return {
         f"obstore.{kind.__name__}" if kind.__module__.startswith("obstore") else kind.__name__
@@ -183,17 +186,13 @@ def _class_names(error: BaseException) -> set[str]:
     }
 
 
-_ABOUT_TABLE = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
-"""Errors of delta-rs about a table, not about its storage."""
-
-
 def _without_places(error: BaseException) -> str:
-    """The error's message without paths and URLs."""
+    """Return the error's message without paths and URLs."""
     return _PLACE.sub("", str(error))
 
 
-def said(error: BaseException) -> str:
-    """A client's message in one line, without terminal colours, arrows, and users in URLs."""
+def client_message(error: BaseException) -> str:
+    """Return a client's message in one short line, without terminal colours and users in URLs."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
     text = text.partition("\n\nDebug source")[0]  # pages of obstore's
     text = re.split(r"\n\s+0: ", text, maxsplit=1)[0]  # a Rust backtrace

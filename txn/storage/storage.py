@@ -31,7 +31,7 @@ READ_LIMIT = 512 * 1024 * 1024
 """Bytes of the largest file that is read whole: a commit that adds 500,000 files."""
 _FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
 """Bytes read at the end of a Parquet file for its footer; few footers are longer than the first.
-Over a network a request costs more than its bytes; on a disk reading costs and asking does not."""
+Over a network, a second request costs more than bytes; on a disk, bytes cost more."""
 _FOOTER_END = 8
 """Bytes behind the footer: its length, and the format's magic number."""
 
@@ -60,20 +60,16 @@ class Storage:
         self.options = dict(options or {})
         self.store, self._address = open_store(location, self.options)
         self.is_local = self._address is None
-        self.root = normal(location) if self._address is None else self._address.for_delta
-        _refuse_unwritable(self.root)
-        _refuse_encoded(self.root, remote=self._address is not None)
+        self.uri = normal(location) if self._address is None else self._address.for_delta
+        """The folder in the form delta-rs takes: an absolute path or a URI."""
+        _refuse_unwritable(self.uri)
+        _refuse_encoded(self.uri, remote=self._address is not None)
         if self._address is not None and not self._address.folder:
             raise TopologyError(
                 f"Table folder {location!r} names no folder. Add one after the scheme and the "
                 "bucket.",
                 number="TXN-121",
             )
-
-    @property
-    def uri(self) -> str:
-        """The folder in the form delta-rs takes: an absolute path or a URI."""
-        return self.root
 
     def url(self, path: str = "") -> str:
         """A file or folder in the form Spark takes, independent of its default file system.
@@ -82,7 +78,7 @@ class Storage:
             TopologyError: neither the location nor the options name Azure's account.
         """
         if self._address is None:
-            base = f"file:{self.root}"
+            base = f"file:{self.uri}"
         else:
             base = self._address.for_spark(account_in(self.options))
         return f"{base}/{path}" if path else base
@@ -98,12 +94,12 @@ class Storage:
         return "".join(f"\\{char}" if char in _GLOB_CHARACTERS else char for char in url)
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each file, None if it does not exist; one call for all."""
+        """Return the bytes of each file, None if it does not exist; one call for all."""
         entries = self._retried(lambda: self.store.head(paths), "look at files of")
         return [None if entry is None else entry.size for entry in entries]
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None when it does not exist.
+        """Return the content of a file; None when it does not exist.
 
         Raises:
             RecoveryRefusedError: it is larger than any file that is read whole.
@@ -117,18 +113,18 @@ class Storage:
                 number="TXN-315",
             ) from error
 
-    def look(
-        self, texts: Sequence[str], files: Sequence[str] = ()
+    def read_many(
+        self, paths: Sequence[str], sizes_of: Sequence[str] = ()
     ) -> tuple[list[bytes | None], list[int | None]]:
-        """Read some files and the sizes of others, as `read` and `sizes` do.
+        """Read `paths`, and the sizes of other files, as `read` and `sizes` do.
 
         Sends all requests at once: on an object store they cost one round trip.
         """
-        if self.is_local or len(texts) + len(files) < 2:
-            return [*map(self.read, texts)], self.sizes(files)
-        with threads(len(texts) + len(files), "txn-look") as pool:
-            contents = [pool.submit(self.read, path) for path in texts]
-            sizes = [pool.submit(self.sizes, [path]) for path in files]
+        if self.is_local or len(paths) + len(sizes_of) < 2:
+            return [*map(self.read, paths)], self.sizes(sizes_of)
+        with threads(len(paths) + len(sizes_of), "txn-read") as pool:
+            contents = [pool.submit(self.read, path) for path in paths]
+            sizes = [pool.submit(self.sizes, [path]) for path in sizes_of]
             return [one.result() for one in contents], [one.result()[0] for one in sizes]
 
     def footer(self, path: str, size: int) -> parquet.FileMetaData | None:
@@ -196,9 +192,10 @@ class Storage:
 
     def delete_files(self, paths: Iterable[str]) -> None:
         """Delete files; ignore those that do not exist."""
-        if chosen := [*paths]:
-            what = f"delete '{chosen[0]}'" + (" and others" if len(chosen) > 1 else "")
-            self._retried(lambda: self.store.delete(chosen), f"{what} of")
+        names = [*paths]
+        if names:
+            what = f"delete '{names[0]}'" + (" and others" if len(names) > 1 else "")
+            self._retried(lambda: self.store.delete(names), f"{what} of")
 
     def _retried(self, operation: Callable[[], T], what: str) -> T:
         """Call `retried`; everything but `put_if_absent` goes through here."""
@@ -211,9 +208,10 @@ def _name(path: str) -> str:
 
 def _refuse_unwritable(root: str) -> None:
     """Refuse a path that is too long, or has characters that do not print."""
-    odd = next((c for c in root if not c.isprintable()), None)
-    if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
-        why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"
+    unprintable = next((c for c in root if not c.isprintable()), None)
+    length = len(os.fsencode(root)) if unprintable is None else 0
+    if unprintable is not None or length > _LONGEST_PATH:
+        why = f"{length} bytes" if unprintable is None else f"the character {unprintable!r}"
         raise TopologyError(
             f"Table folder {root[:200]!r} has {why}, which a table's path cannot have. Choose "
             "another path.",

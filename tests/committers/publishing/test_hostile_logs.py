@@ -216,6 +216,12 @@ def test_table_folders_that_cannot_be(location: str) -> None:
         AppendTable(location)
 
 
+def test_a_long_folder_is_measured_in_bytes() -> None:
+    """The limit is one of bytes, and so is the number that the message has."""
+    with pytest.raises(TopologyError, match="has 3201 bytes, which a table's path cannot have"):
+        AppendTable("/" + "é" * 1600)
+
+
 @pytest.mark.parametrize("name", ["a#b", "a?b", "p%41q", "a/#"])
 def test_folders_of_a_store_that_libraries_take_for_others(name: str) -> None:
     """Delta-rs would make the table in the folder before the character, and then not find it."""

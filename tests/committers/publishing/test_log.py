@@ -36,7 +36,7 @@ from txn.errors import (
     TableRefusedError,
 )
 from txn.interfaces import Publication, Semantics, StagedFile
-from txn.storage.retrying import Patience, retried
+from txn.storage.retrying import RetryLimits, retried
 from txn.storage.storage import Storage
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_what_landed_stands_although_storage_goes_away_behind_it(
     def away(storage: Storage, path: str) -> bytes | None:
         if path == commit_path(1):  # read back: from then on nothing answers
             patch.setattr(Storage, "read", gone)
-            patch.setattr(Storage, "look", gone)
+            patch.setattr(Storage, "read_many", gone)
         return read(storage, path)
 
     def gone(*_: Any) -> NoReturn:
@@ -411,7 +411,7 @@ def test_a_listing_that_is_behind_is_asked_again(
         if now[0] > comes_back_at:
             shutil.move(hidden, newest)
 
-    patient = Patience(clock=lambda: now[0], sleep=wait)
+    patient = RetryLimits(clock=lambda: now[0], sleep=wait)
     monkeypatch.setattr(same_table, "retried", lambda *asked: retried(*asked, patient))
     comes_back_at = 100.0
     with pytest.raises(TableChangedError, match="is at version 0"):

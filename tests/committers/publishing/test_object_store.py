@@ -51,7 +51,7 @@ from txn.errors import (
     TableChangedError,
 )
 from txn.interfaces import Semantics, StagedFile
-from txn.storage.retrying import Patience, retried
+from txn.storage.retrying import RetryLimits, retried
 from txn.storage.storage import Storage
 
 COLUMNS = (("id", "long"), ("txid", "long"))
@@ -284,7 +284,7 @@ def test_storage_stays_away(
 
 
 def _hardly_patient(operation: Callable[[], Any], what: str) -> Any:
-    return retried(operation, what, Patience(deadline_secs=0.2))
+    return retried(operation, what, RetryLimits(deadline_secs=0.2))
 
 
 @pytest.mark.parametrize("status", [409, 412])

@@ -36,7 +36,7 @@ class Turns:
 
     def kept(self) -> Sequence[bytes]:
         """What lies here between two turns."""
-        files = sorted(Path(self.near.storage.root).rglob("*.parquet"), key=lambda it: int(it.stem))
+        files = sorted(Path(self.near.storage.uri).rglob("*.parquet"), key=lambda it: int(it.stem))
         return [file.read_bytes() for file in files]
 
 
@@ -67,7 +67,7 @@ def test_what_the_table_no_longer_has_goes(turns: Turns) -> None:
 def test_a_file_that_is_not_whole_any_more_is_fetched(turns: Turns) -> None:
     """Somebody cleans up temporary folders, or cuts a file short."""
     turns.send(a="one", b="two")
-    first, second = sorted(Path(turns.near.storage.root).rglob("*.parquet"))
+    first, second = sorted(Path(turns.near.storage.uri).rglob("*.parquet"))
     first.unlink()
     second.write_bytes(b"tw")
     assert turns.read("a", "b") == ({"a": b"one", "b": b"two"}, ["a", "b"])

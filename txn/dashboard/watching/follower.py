@@ -151,7 +151,7 @@ class LogFollower:
         return [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
 
     def _texts(self, versions: range) -> list[bytes | None]:
-        return self._storage.look([commit_path(version) for version in versions])[0]
+        return self._storage.read_many([commit_path(version) for version in versions])[0]
 
     def _parsed(self, versions: range, texts: Sequence[bytes | None]) -> list[Commit | Unreadable]:
         """Return the commits of these versions, up to the first missing one."""

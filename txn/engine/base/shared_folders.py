@@ -69,7 +69,7 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
     # Two files per slot: Spark reads two of such small files in a task, which makes
     # one task for each slot.
     lines = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
-    base = Path(storage.root)
+    base = Path(storage.uri)
     made = [place for place in (base / SCRATCH, base) if storage.is_local and not place.exists()]
     try:
         asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in lines}

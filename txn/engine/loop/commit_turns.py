@@ -100,7 +100,7 @@ class CommitTurns:
     def _commit(self, turn: CommitTurn, publication: Publication) -> None:
         try:
             if not turn.is_cancelled:
-                with turn.passage:
+                with turn.span:
                     done = self._stations.commit(turn, publication, self._shell)
                 self._shell.post(lambda: self._take_result(turn, done))
         except TurnGivenUpError as error:

@@ -357,15 +357,15 @@ class Pipeline(Shell):
 
     def _persist_start(self, order: PersistStart) -> None:
         attempt, opaque = order.attempt, self._state.opaque_streams
-        passage = self._broadcast.passage("start", [attempt])
-        with passage:
+        span = self._broadcast.span("start", [attempt])
+        with span:
             self._store.persist_start(start_record(order, self._epoch, opaque))
         if not self._stations.facts.knows_plan(attempt.txid):
             learn = partial(self._stations.learn_plan, attempt.txid, order.metadata)
             about = f"the lag of {attempt}"
             self._threads.planner.submit(self._threads.quietly, learn, about=about)
         self._last_start = self._monotonic()
-        self.news.started(order, self._state.batches[attempt.txid], passage.began)
+        self.news.started(order, self._state.batches[attempt.txid], span.began)
         reached("after-start", attempt)
 
     def _process(self, order: Process) -> None:
@@ -397,7 +397,7 @@ class Pipeline(Shell):
     def _persist_committed(self, order: PersistCommitted) -> None:
         first = order.attempts[0]
         reached("before-committed", first)
-        with self._broadcast.passage("commit", order.attempts):
+        with self._broadcast.span("commit", order.attempts):
             self._store.persist_committed(
                 committed_record(order, self._epoch),
                 quarantine_record(order, self._live[order.attempt].metadata),

@@ -208,7 +208,7 @@ class ProcessingPhases:
             return
         verdict = self._tracking.ack(live.ledger, live.ledger.emitted())
         if not self._tracking.enabled or (verdict is not None and verdict.acked):
-            with self._broadcast.passage("ack", [live.attempt]):
+            with self._broadcast.span("ack", [live.attempt]):
                 self._shell.post(BatchProcessed(live.attempt))
             self._shell.post(self.dispatch)  # it may have decided columns that later ones wait for
         elif self._tracking.is_open(live.ledger):

@@ -30,7 +30,7 @@ from txn.observers import (
 from txn.requests import Request, listen
 from txn.spark.causes import cause_line
 
-__all__ = ["Broadcast", "Passage"]
+__all__ = ["Broadcast", "StationSpan"]
 
 log = logging.getLogger("txn")
 
@@ -89,18 +89,18 @@ class Broadcast:
             for outlet in overflowing:
                 outlet.warn()
 
-    def passage(
+    def span(
         self,
         station: Station,
         attempts: Sequence[TransactionAttempt],
         table: str | None = None,
         spark_tags: Sequence[str] = (),
-    ) -> Passage:
+    ) -> StationSpan:
         """Report that some attempts have come to a station.
 
         The body of the `with` is their time there. Its end is reported, and log lines name it.
         """
-        return Passage(self, station, tuple(attempts), table, tuple(spark_tags))
+        return StationSpan(self, station, tuple(attempts), table, tuple(spark_tags))
 
     def open(self) -> None:
         """Start the observers."""
@@ -140,8 +140,8 @@ class Broadcast:
         )
 
 
-class Passage:
-    """The way of some attempts through one station; see `Broadcast.passage`."""
+class StationSpan:
+    """The way of some attempts through one station; see `Broadcast.span`."""
 
     def __init__(
         self,
@@ -154,8 +154,8 @@ class Passage:
         self._broadcast = broadcast
         self._about = (attempts, station)
         self._more = (table, spark_tags)
-        self.is_told = True
-        """False if its end sends no event: a source had nothing to read."""
+        self.is_sent = True
+        """False if its end is not sent: a source had nothing to read."""
         stamp = broadcast.stamp()
         self.began = stamp[0]
         """Time of arrival, seconds since the epoch."""
@@ -173,7 +173,7 @@ class Passage:
         trace: TracebackType | None,
     ) -> None:
         self._context.__exit__(None, None, None)
-        if self.is_told:
+        if self.is_sent:
             why = None if error is None else _describe(error)
             stamp = self._broadcast.stamp()
             self._broadcast.send(

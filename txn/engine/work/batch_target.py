@@ -64,7 +64,7 @@ class BatchTargets:
     spouts: Mapping[str, Spout]  # type: ignore[type-arg]  # of any metadata
     _targets: dict[str, BatchTarget] = field(default_factory=dict)
 
-    def tell(self) -> None:
+    def apply(self) -> None:
         """Set every spout's target, before it plans a new txid."""
         for stream, spout in self.spouts.items():
             if isinstance(spout, SizesBatches):

@@ -74,7 +74,7 @@ class CommitTurn:
         self.ledger = CommitLedger(ids, self.staged, late)
         self.ended = False
         """Its thread has finished."""
-        self.passage = broadcast.passage("turn", self.attempts, spark_tags=[self.tag])
+        self.span = broadcast.span("turn", self.attempts, spark_tags=[self.tag])
         self._lock = threading.Lock()
         self._publishing = False
         self._given_up = False
@@ -161,7 +161,7 @@ class Committing:
         self, turn: CommitTurn, publication: Publication
     ) -> tuple[dict[str, Prepared], dict[str, Staging]]:
         """Prepare every table; return what each will publish, and the files staged only now."""
-        with self._broadcast.passage("prepare", turn.attempts, spark_tags=[turn.tag]):
+        with self._broadcast.span("prepare", turn.attempts, spark_tags=[turn.tag]):
             prepared = self._prepare_early(turn, publication)
             return prepared, self._prepare_late(turn, publication, prepared)
 
@@ -185,7 +185,7 @@ class Committing:
             table_own = table_publication(publication, ready.staged)
             began = self._monotonic()
             try:
-                with self._broadcast.passage("publish", turn.attempts, sink.name):
+                with self._broadcast.span("publish", turn.attempts, sink.name):
                     published = sink.committer.publish(ready, table_own)
             finally:
                 last = self._took.get(sink.name, (math.inf, math.inf))[1]
@@ -195,7 +195,7 @@ class Committing:
                 reached("between-publications", attempt)
             return published
 
-        with self._broadcast.passage("publish", turn.attempts):
+        with self._broadcast.span("publish", turn.attempts):
             # One check for all of them, because they begin now. A leader that is replaced after it
             # meets the successor's fence in each log.
             shell.assert_leading()
@@ -248,8 +248,8 @@ class Committing:
 
         def prepare(sink: Sink) -> Prepared:
             staged = turn.staged[sink.name]
-            passage = self._broadcast.passage("prepare", turn.attempts, sink.name, [turn.tag])
-            with passage, placed(f"table '{sink.name}'"):
+            span = self._broadcast.span("prepare", turn.attempts, sink.name, [turn.tag])
+            with span, placed(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
         def in_job(sink: Sink) -> Prepared:
@@ -317,12 +317,12 @@ class Committing:
         with self._jobs.tagged(tags, turn.attempts, COMMIT_POOL, "prepare"):
             for sink in self._tables.late:
                 with (
-                    self._broadcast.passage("stage", turn.attempts, sink.name, tags),
+                    self._broadcast.span("stage", turn.attempts, sink.name, tags),
                     emission.reading(),
                 ):
                     (staging,) = self._stager.stage(sink, [emission])
                 table_own = table_publication(publication, staging.staged)
-                with self._broadcast.passage("prepare", turn.attempts, sink.name, tags):
+                with self._broadcast.span("prepare", turn.attempts, sink.name, tags):
                     prepared[sink.name] = sink.committer.prepare(staging.staged, table_own)
                 late[sink.name] = staging
             self._emissions.check_read([(emission, [*late.values()])])

@@ -76,8 +76,8 @@ class Emissions:
         inputs: dict[str, DataFrame] = {}
         parts: dict[str, Sequence[str]] = {}
         counts: dict[str, PlannedRows] = {}
-        for source, stored in self._spouts.read_of(metadata):
-            planned = self._spouts.own(source, stored)
+        for source, stored in self._spouts.stored_by_source(metadata):
+            planned = self._spouts.parse_copy(source, stored)
             with placed(f"the spout of stream '{source.name}'"), noted():
                 frame = source.spout.emit_batch(self._spark, attempt, planned)
             self._columns.learn(source.name, frame.schema)
@@ -125,11 +125,11 @@ class Emissions:
             read.append((emission.evaluation.attempt, chosen))
         self._spouts.check_read(read)
 
-    def explained(
+    def explain(
         self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
     ) -> BaseException:
-        """Return `Spouts.explained`."""
-        return self._spouts.explained(attempt, metadata, error)
+        """Return `Spouts.explain`."""
+        return self._spouts.explain(attempt, metadata, error)
 
     def nothing(self) -> Evaluation:
         """Evaluate no rows, with the columns that are known by now."""

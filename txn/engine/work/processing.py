@@ -17,7 +17,7 @@ from typing import Protocol
 from txn.attempts import TransactionAttempt
 from txn.engine.base.attempt import Emission, LiveAttempt, Staging
 from txn.engine.base.killpoints import reached
-from txn.engine.reporting.broadcast import Broadcast, Passage
+from txn.engine.reporting.broadcast import Broadcast, StationSpan
 from txn.engine.work.emission import Emissions
 from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
@@ -68,7 +68,7 @@ class Processing:
             try:
                 self._stage_alone(live, outcomes, one_task=one_task)
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
-                outcomes.failed(live, self._emissions.explained(live.attempt, live.reads, error))
+                outcomes.failed(live, self._emissions.explain(live.attempt, live.reads, error))
 
     @property
     def undecided(self) -> list[frozenset[str]]:
@@ -86,7 +86,7 @@ class Processing:
 
     def _stage_alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
         attempt, done = live.attempt, False
-        with self._station_passage("process", [live]), self._job([live]):
+        with self._station_span("process", [live]), self._job([live]):
             try:
                 if live.cancelled.is_set():
                     return
@@ -96,7 +96,7 @@ class Processing:
                     if live.cancelled.is_set():
                         return
                     reached("mid-processing", attempt)
-                    with self._station_passage("stage", [live], sink.name), emission.reading():
+                    with self._station_span("stage", [live], sink.name), emission.reading():
                         (staging,) = self._stager.stage(sink, [emission])
                     outcomes.staged(live, sink.name, staging)
                     stagings.append(staging)
@@ -119,14 +119,14 @@ class Processing:
         """
         try:
             results: list[tuple[LiveAttempt, str, Staging]] = []
-            with self._station_passage("process", group), self._job(group):
+            with self._station_span("process", group), self._job(group):
                 group, emissions = self._emit_together(group, outcomes)
                 if any(live.cancelled.is_set() for live in group):
                     raise CancelledError("one of them was cancelled meanwhile")
                 for sink in self._tables.early:
                     for live in group:
                         reached("mid-processing", live.attempt)
-                    with self._station_passage("stage", group, sink.name):
+                    with self._station_span("stage", group, sink.name):
                         stagings = self._stager.stage(sink, emissions)
                     results += zip(group, [sink.name] * len(group), stagings, strict=True)
                 self._emissions.check_read(
@@ -173,16 +173,16 @@ class Processing:
         return ready, emissions
 
     def _emit(self, live: LiveAttempt, *, one_task: bool) -> Emission:
-        with self._station_passage("emit", [live]):
+        with self._station_span("emit", [live]):
             emission = self._emissions.emit(live.attempt, live.reads, one_task=one_task)
             self._stager.require_columns(emission)  # here the transforms are called
             return emission
 
-    def _station_passage(
+    def _station_span(
         self, station: Station, group: Sequence[LiveAttempt], table: str | None = None
-    ) -> Passage:
+    ) -> StationSpan:
         tags, attempts = [live.tag for live in group], [live.attempt for live in group]
-        return self._broadcast.passage(station, attempts, table, tags)
+        return self._broadcast.span(station, attempts, table, tags)
 
     def _job(self, group: Sequence[LiveAttempt]) -> AbstractContextManager[None]:
         tags, attempts = [live.tag for live in group], [live.attempt for live in group]

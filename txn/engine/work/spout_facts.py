@@ -190,7 +190,7 @@ class SpoutFacts:
         If a spout raises or gives no answer in time, they are unknown.
 
         Args:
-            read: `Spouts.parse_all` of the batch.
+            read: `Spouts.parsed_by_source` of the batch.
         """
         records: dict[str, int | None] = {}
         size: dict[str, int | None] = {}

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Spouts"]
 
-KEPT = 64
-"""Parsed metadata in memory. It is used several times on the way to its commit turn; with 5,000
-partitions, parsing takes milliseconds."""
+MOST_PARSED = 64
+"""Most entries of parsed metadata in memory. An entry is used several times before its commit turn;
+with 5,000 partitions, parsing takes milliseconds."""
 
 
 class Spouts:
@@ -60,18 +60,18 @@ class Spouts:
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
         self.facts = SpoutFacts(topology, enter)
-        """Their answers that only users see."""
+        """What the spouts answer for users only: lags, notices, amounts."""
 
     def open(
         self, spark: SparkSession, newest: Metadata, keeper: Keeper, columns: StreamColumns
     ) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
         for source in self.sources:
-            previous = newest.get(source.name)
-            own = None if previous is None else self.own(source, previous)
+            stored = newest.get(source.name)
+            previous = None if stored is None else self.parse_copy(source, stored)
             if isinstance(source.spout, UsesKeeper):
                 source.spout.keep_with(keeper)
-            schema = source.spout.open(spark, own)
+            schema = source.spout.open(spark, previous)
             if schema is not None:
                 columns.learn(source.name, schema)
 
@@ -84,24 +84,26 @@ class Spouts:
         answers: dict[str, Any] = {}
         busy: set[str] = set()
         if order.is_new:
-            self._targets.tell()
+            self._targets.apply()
         for source in self.sources:
             if source.name not in order.streams:
                 continue
-            previous = order.previous.get(source.name)
-            before = () if previous is not None else _streams_to_read_first(source, order, busy)
-            self.facts.hold(source, before)
-            if before:
+            stored = order.previous.get(source.name)
+            # A stream that was read before is never held again.
+            first = _streams_to_read_first(source, order, busy) if stored is None else ()
+            self.facts.hold(source, first)
+            if first:
                 busy.add(source.name)
                 answers[source.name] = None
                 continue
-            own = None if previous is None else self.own(source, previous)
-            answer = source.spout.initialize_transaction(order.attempt, own)
+            previous = None if stored is None else self.parse_copy(source, stored)
+            answer = source.spout.initialize_transaction(order.attempt, previous)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
             self.facts.plan(order.attempt.txid, [(source, answer)])
-            busy |= set() if answer is None else {source.name}
+            if answer is not None:
+                busy.add(source.name)
             if order.is_new:
-                self.facts.observe(source, own if answer is None else answer)
+                self.facts.observe(source, previous if answer is None else answer)
         if order.is_new:
             self._targets.learn(answers, window_full=window_full)
         return answers
@@ -111,19 +113,21 @@ class Spouts:
 
         An error of a spout refuses the replay.
         """
-        left = dict(metadata)
-        for source, stored in self.read_of(metadata):
+        remaining = dict(metadata)
+        for source, stored in self.stored_by_source(metadata):
             with placed(f"the spout of stream '{source.name}'"):
-                own, spout = self.own(source, stored), source.spout
-                rest = spout.readable(attempt, own) if isinstance(spout, ChecksReplays) else own
-            if rest != self.parse(source, stored):
-                left[source.name] = rest.model_dump(mode="json")
-        return left
+                planned, spout = self.parse_copy(source, stored), source.spout
+                if not isinstance(spout, ChecksReplays):
+                    continue
+                readable = spout.readable(attempt, planned)
+            if readable != self.parse(source, stored):
+                remaining[source.name] = readable.model_dump(mode="json")
+        return remaining
 
     def planned_parts(
         self, sinks: Iterable[Sink], metadata: Metadata
     ) -> dict[str, dict[str, list[str]]]:
-        """Table -> stream -> names of the parts that START hands to its staging job."""
+        """Return table -> stream -> names of the parts that START hands to its staging job."""
         read = {sink.name: tuple(sink.parent.sources_read()) for sink in sinks}
         parts = {
             source.name: list(source.spout.planned_parts(self.parse(source, planned)))
@@ -137,7 +141,7 @@ class Spouts:
 
     def commit(self, attempt: TransactionAttempt, metadata: Metadata) -> None:
         """Tell the spouts that the turn of this attempt begins; any of them may fail it."""
-        for source, planned in self.parse_all(metadata):
+        for source, planned in self.parsed_by_source(metadata):
             if isinstance(source.spout, ChecksCommits):
                 source.spout.commit(attempt, planned)
 
@@ -156,13 +160,13 @@ class Spouts:
         ]
         in_parallel(lambda check: _check_read(*check), checks)
 
-    def explained(
+    def explain(
         self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
     ) -> BaseException:
-        """The spout's own error for one that Spark met in its records; else the error itself."""
+        """Return the spout's own error for one of Spark about its records; else `error`."""
         if is_of_spark(error) and is_of_batch(error) and not is_lost_work(error):
             try:
-                for source, planned in self.parse_all(metadata):
+                for source, planned in self.parsed_by_source(metadata):
                     if isinstance(source.spout, ExplainsFailures):
                         source.spout.read_failed(attempt, planned)
             except TxnError as explanation:
@@ -182,11 +186,11 @@ class Spouts:
             with suppress(Exception):
                 source.spout.close()
 
-    def own(self, source: Source, stored: Any) -> Any:
-        """Metadata as the spout's own type: a copy that the spout may change as it likes.
+    def parse_copy(self, source: Source, stored: Any) -> Any:
+        """Return metadata as the spout's own type: a copy that the spout may change.
 
-        A spout may move a position in place, while the stored one is still to be read, and written
-        as COMMITTED.
+        A spout may move a position in place while the stored one is still to be read, and to be
+        written as COMMITTED.
 
         Raises:
             ProgressUnreadableError: this spout does not write such metadata.
@@ -195,7 +199,7 @@ class Spouts:
         return self._validate(source, to_jsonable_python(stored))
 
     def parse(self, source: Source, stored: Any) -> Any:
-        """Metadata as the spout's own type, read-only; parsed once while it is in use.
+        """Return metadata as the spout's own type, read-only; parsed once while it is in use.
 
         Raises:
             ProgressUnreadableError: this spout does not write such metadata.
@@ -207,20 +211,20 @@ class Spouts:
             entry = stored, self._validate(source, stored)
             with self._parsing:
                 self._parsed[key] = entry
-                while len(self._parsed) > KEPT:
+                while len(self._parsed) > MOST_PARSED:
                     del self._parsed[next(iter(self._parsed))]
         return entry[1]
 
-    def read_of(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
-        """Each source that reads something of a batch, with its part of the metadata."""
+    def stored_by_source(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
+        """Yield each source that reads something of a batch, with its part of the metadata."""
         for source in self.sources:
             planned = metadata.get(source.name)
             if planned is not None:
                 yield source, planned
 
-    def parse_all(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
-        """Each source as in `read_of`, with its part as `parse` returns it."""
-        for source, planned in self.read_of(metadata):
+    def parsed_by_source(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
+        """Yield the same sources, with their parts as `parse` returns them."""
+        for source, planned in self.stored_by_source(metadata):
             yield source, self.parse(source, planned)
 
     def _validate(self, source: Source, stored: Any) -> Any:
@@ -239,17 +243,18 @@ class Spouts:
 def _streams_to_read_first(source: Source, order: Plan, busy: Collection[str]) -> list[str]:
     """List the streams of `after` that this txid may have to read before `source`.
 
-    A replay asks only streams that may answer differently, so an opaque stream cannot know of the
-    others. A stream is asked alone if the batches that fill the window wait for it; it must come.
+    A replay asks opaque streams only. The others keep what START has for them, which is not known
+    here, so an opaque stream waits for them. A transactional stream does not wait for a stream that
+    is not asked: it may be asked alone because the batches in flight need its columns.
 
     Args:
         busy: the streams that were asked and have something to read, or are held themselves.
     """
-    is_alone = not order.is_new and source.spout.kind is not SpoutKind.TRANSACTIONAL
+    is_replay = not order.is_new and source.spout.kind is not SpoutKind.TRANSACTIONAL
     return [
         earlier.name
         for earlier in source.after
-        if earlier.name in busy or (is_alone and earlier.name not in order.streams)
+        if earlier.name in busy or (is_replay and earlier.name not in order.streams)
     ]
 
 

@@ -28,7 +28,7 @@ __all__ = ["Stations"]
 
 
 class Stations:
-    """The work on a batch, one method per station; then the end of a dead attempt."""
+    """The work on a batch: one method per station, then questions and the ends of attempts."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Stations:
             window_full: this txid fills the window of txids in flight.
         """
         self._jobs.enter_thread()
-        passage = self._broadcast.passage("plan", [order.attempt])
-        with passage:
+        span = self._broadcast.span("plan", [order.attempt])
+        with span:
             planned = self._spouts.plan(order, window_full=window_full)
-            passage.is_told = any(read is not None for read in planned.values())
+            span.is_sent = any(read is not None for read in planned.values())
         return planned
 
     def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
@@ -79,7 +79,9 @@ class Stations:
         self._committing.announce(turn)
         # Not on the protocol's thread, because plugins count here and may take long.
         inputs = {
-            live.attempt: self._spouts.facts.planned_input(self._spouts.parse_all(live.reads))
+            live.attempt: self._spouts.facts.planned_input(
+                self._spouts.parsed_by_source(live.reads)
+            )
             for live in turn.lives
         }
         prepared, late = self._committing.prepare(turn, publication)
@@ -91,19 +93,19 @@ class Stations:
 
     def succeed(self, attempt: TransactionAttempt) -> None:
         """Tell the spouts that the txid is durable everywhere."""
-        with self._broadcast.passage("success", [attempt]):
+        with self._broadcast.span("success", [attempt]):
             self._spouts.succeed(attempt)
 
     def clean_up(self, attempt: TransactionAttempt) -> None:
         """Delete the scratch files of a committed attempt."""
         reached("during-clean-up", attempt)
-        with self._broadcast.passage("clean_up", [attempt]):
+        with self._broadcast.span("clean_up", [attempt]):
             self._tables.clean_up(attempt)
 
-    # --- beside them -------------------------------------------------------------------------
+    # --- questions, and the ends of attempts ------------------------------------------------------
 
     def planned_parts(self, metadata: Metadata, *, late: bool) -> dict[str, dict[str, list[str]]]:
-        """Table -> stream -> names of the parts that START hands to its staging job.
+        """Return table -> stream -> names of the parts that START hands to its staging job.
 
         Args:
             late: take the tables staged in the commit turn; False: take the others.
@@ -124,7 +126,7 @@ class Stations:
     def learn_plan(self, txid: int, metadata: Metadata) -> None:
         """Learn the amounts of a txid that was planned by an earlier run or without the spouts."""
         self._jobs.enter_thread()
-        self.facts.plan(txid, self._spouts.parse_all(metadata))
+        self.facts.plan(txid, self._spouts.parsed_by_source(metadata))
 
     @property
     def are_caught_up(self) -> bool:

@@ -43,7 +43,7 @@ from kazoo.security import ACL, Id
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, SetupError
-from txn.requests import asked
+from txn.requests import report_request
 from txn.zookeeper.client.access import Access, find_access
 from txn.zookeeper.client.session import Session
 
@@ -310,7 +310,7 @@ class Connection:
         for operation in operations:
             _add(request, operation)
         try:
-            results: list[Any] = asked(
+            results: list[Any] = report_request(
                 "zookeeper", "multi", lambda: self._answer(request.commit_async(), deadline)
             )
         except _UNKNOWN as error:
@@ -368,7 +368,7 @@ class Connection:
 
     def _read(self, method: str, path: str, deadline: float, *args: Any) -> Any:
         def read(client: KazooClient) -> Any:
-            return asked(
+            return report_request(
                 "zookeeper",
                 method.removesuffix("_async"),
                 partial(self._ask, client, method, path, deadline, args),
@@ -399,7 +399,9 @@ class Connection:
         for path, request in [(path, client.get_async(path, watch)) for path, watch in requests]:
             answer = partial(self._answer, request, deadline)
             try:
-                nodes.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,), sent)))
+                nodes.append(
+                    _node(*report_request("zookeeper", "get", answer, (NoNodeError,), sent))
+                )
             except NoNodeError:
                 nodes.append(None)
             except NoAuthError as error:
@@ -411,7 +413,9 @@ class Connection:
         # leader would take its own takeover for another's.
         session = self._session
         if session is not None and session.client is client and not session.synced:
-            asked("zookeeper", "sync", partial(self._ask, client, "sync_async", path, deadline))
+            report_request(
+                "zookeeper", "sync", partial(self._ask, client, "sync_async", path, deadline)
+            )
             session.synced = True
 
     def _ask(

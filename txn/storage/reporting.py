@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from txn.requests import asked
+from txn.requests import report_request
 from txn.storage.store import Entry, Store, TooLargeError
 
-__all__ = ["ToldStore"]
+__all__ = ["ReportingStore"]
 
 
-class ToldStore(Store):
+class ReportingStore(Store):
     """Wraps `store` and reports each call as one request."""
 
     def __init__(self, store: Store) -> None:
@@ -21,19 +21,21 @@ class ToldStore(Store):
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
         """See `Store`."""
-        return asked("storage", "get", lambda: self._store.get(path, limit), (TooLargeError,))
+        return report_request(
+            "storage", "get", lambda: self._store.get(path, limit), (TooLargeError,)
+        )
 
     def beginning(self, path: str, length: int) -> bytes | None:
         """See `Store`."""
-        return asked("storage", "beginning", lambda: self._store.beginning(path, length))
+        return report_request("storage", "beginning", lambda: self._store.beginning(path, length))
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
-        return asked("storage", "tail", lambda: self._store.tail(path, length, size))
+        return report_request("storage", "tail", lambda: self._store.tail(path, length, size))
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return asked("storage", "head", lambda: self._store.head(paths))
+        return report_request("storage", "head", lambda: self._store.head(paths))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`; reported at the first file. Later pages of a long listing are not."""
@@ -44,27 +46,29 @@ class ToldStore(Store):
             entries = self._store.walk(folder, after)
             return next(entries, None)
 
-        first = asked("storage", "walk", begin)
+        first = report_request("storage", "walk", begin)
         if first is not None:
             yield first
             yield from entries
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
-        return asked("storage", "children", lambda: self._store.children(folder))
+        return report_request("storage", "children", lambda: self._store.children(folder))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Store`."""
-        return asked("storage", "put_if_absent", lambda: self._store.put_if_absent(path, data))
+        return report_request(
+            "storage", "put_if_absent", lambda: self._store.put_if_absent(path, data)
+        )
 
     def put(self, path: str, data: bytes) -> None:
         """See `Store`."""
-        asked("storage", "put", lambda: self._store.put(path, data))
+        report_request("storage", "put", lambda: self._store.put(path, data))
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `Store`."""
-        asked("storage", "delete", lambda: self._store.delete(paths))
+        report_request("storage", "delete", lambda: self._store.delete(paths))
 
     def delete_folder(self, folder: str) -> None:
         """See `Store`."""
-        asked("storage", "delete_folder", lambda: self._store.delete_folder(folder))
+        report_request("storage", "delete_folder", lambda: self._store.delete_folder(folder))
