@@ -60,7 +60,7 @@ class Spouts:
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
         self.facts = SpoutFacts(topology, enter)
-        """What the spouts answer for users only: lags, notices, amounts."""
+        """The lags, notices and amounts that the spouts report."""
 
     def open(
         self, spark: SparkSession, newest: Metadata, keeper: Keeper, columns: StreamColumns
