@@ -63,7 +63,7 @@ _REFUSED = frozenset(
 )
 _UNREACHED = frozenset({KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT})
 """Reasons for no connection: the client reports them in the background, and then times out."""
-_LOOKS = 5
+_SNAPSHOT_TRIES = 5
 
 Partition = tuple[str, int]
 """A topic's name and a partition's number."""
@@ -157,7 +157,7 @@ class Cluster:
     def _take_snapshot(self, topics: Sequence[str]) -> Snapshot:
         names = set(topics)
         described = {name: topic for name, topic in self._described.items() if name in names}
-        for _ in range(_LOOKS):
+        for _ in range(_SNAPSHOT_TRIES):
             partitions = [
                 (name, n) for name in described for n in range(described[name].partitions)
             ]
@@ -169,7 +169,8 @@ class Cluster:
                 return Snapshot(current, earliest, latest)
             described = current
         raise FailedException(
-            f"{self._spout} saw its topics change in each of {_LOOKS} looks. It will try again."
+            f"{self._spout} saw its topics change in each of {_SNAPSHOT_TRIES} tries. It will try "
+            "again."
         )
 
     def offsets_at(

@@ -1,7 +1,7 @@
 """A spout over Kafka topics: Spark reads the records, and the coordinator keeps the offsets.
 
-The offsets of a txid are decided once, from one look at the cluster, and are durable in ZooKeeper
-before a record is read. No consumer group is used. Offsets are looked up with
+The offsets of a txid are decided once, from one snapshot of the cluster, and are durable in
+ZooKeeper before a record is read. No consumer group is used. Offsets are looked up with
 confluent-kafka (`pip install 'txn-spark[kafka]'`); records are read with Spark's own Kafka source,
 in batch mode with explicit offsets (`delta_session(..., packages=KafkaSpout.packages)`).
 """

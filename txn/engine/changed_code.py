@@ -79,7 +79,9 @@ def _stages_by_stem(records: Sequence[StageRecord]) -> dict[str, list[StageRecor
 
 def _compare_stages(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
     # A stage inserted before others shifts their numbers but does not change them.
-    match = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
+    old_keys = [stage.fingerprint or "unknown" for stage in old]
+    new_keys = [stage.fingerprint or "unknown" for stage in new]
+    match = SequenceMatcher(None, old_keys, new_keys, autojunk=False)
     for kind, old_begin, old_end, new_begin, new_end in match.get_opcodes():
         if kind == "equal":
             continue
@@ -89,10 +91,6 @@ def _compare_stages(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> I
                 yield f"{new_stage.told} was changed"
         yield from (f"{stage.told} is new" for stage in after[len(before) :])
         yield from (f"{stage.told} is gone" for stage in before[len(after) :])
-
-
-def _key(stage: StageRecord) -> str:
-    return stage.fingerprint or "unknown"
 
 
 def describe_changes(lines: Sequence[str], recovered: Recovered) -> str:

@@ -148,7 +148,8 @@ def is_momentary(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MOMENTARY_ERRNOS
     return (
-        _is_storage_error(error)
+        _is_client_error(error)
+        and not _class_names(error) & _ABOUT_TABLE
         and _MOMENTARY_TEXTS.search(_without_places(error)) is not None
         and _REFUSAL_TEXTS.search(_without_places(error)) is None
     )
@@ -162,10 +163,6 @@ def names_no_bucket(error: BaseException) -> bool:
     if not isinstance(error, FileNotFoundError):
         return False
     return _NO_BUCKET_TEXTS.search(_without_places(error)) is not None
-
-
-def _is_storage_error(error: BaseException) -> bool:
-    return _is_client_error(error) and not _class_names(error) & _ABOUT_TABLE
 
 
 def _is_client_error(error: BaseException) -> bool:
