@@ -22,7 +22,7 @@ __all__ = ["LIMIT", "Summary", "catch", "known_seeds", "run_chunk", "run_many", 
 LIMIT = 1000
 """Seeds within which every mutant must be caught."""
 KNOWN = Path(__file__).with_name("mutants.json")
-"""Mutant -> the first seed that catches it, as the last `scan` has found it."""
+"""Mutant -> a seed that catches it, as the last `scan` recorded it."""
 
 CHUNK = 200
 """Seeds of one process: it collects no garbage, and takes it along when it ends."""
@@ -110,20 +110,25 @@ def catch(mutant: str, seeds: Iterable[int]) -> Summary:
 
 
 def known_seeds() -> dict[str, int]:
-    """Mutant -> a seed that has caught it."""
+    """Return the recorded seed of each mutant."""
     known: dict[str, int] = json.loads(KNOWN.read_text())
     return known
 
 
+def _catch_again(mutant: str) -> Summary:
+    """Try the recorded seed, then all of them."""
+    recorded = [seed for name, seed in known_seeds().items() if name == mutant]
+    return catch(mutant, [*recorded, *range(LIMIT)])
+
+
 def scan(workers: int | None = None) -> dict[str, Summary]:
-    """Look for the first seed that catches each mutant, and write down which one it is."""
+    """Find a seed that catches each mutant, and record it."""
     from tests.simulation.mutants import MUTANTS
 
     names = sorted(MUTANTS)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), context) as processes:
-        seeds = partial(catch, seeds=range(LIMIT))
-        found = dict(zip(names, processes.map(seeds, names), strict=True))
+        found = dict(zip(names, processes.map(_catch_again, names), strict=True))
     known = {name: summary.failures[0][0] for name, summary in found.items() if summary.failures}
     KNOWN.write_text(json.dumps(known, indent=2) + "\n")
     return found
