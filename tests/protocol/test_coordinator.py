@@ -40,7 +40,8 @@ def test_docs_name_tests_and_scenarios_that_exist() -> None:
     """Every test and scenario that docs/coordinator.md names for an invariant is there."""
     here = Path(__file__)
     page = (here.parents[2] / "docs/coordinator.md").read_text("utf-8")
-    sources = "".join(file.read_text("utf-8") for file in here.parent.glob("test_*.py"))
+    files = [*here.parent.glob("test_*.py"), here.parents[1] / "exhaustive/test_exhaustive.py"]
+    sources = "".join(file.read_text("utf-8") for file in files)
     tests, named = re.findall(r"`(test_\w+)`", page), re.findall(r"`scenario (\w+)`", page)
     assert len(named) > 40
     assert set(tests) <= set(re.findall(r"def (test_\w+)", sources))

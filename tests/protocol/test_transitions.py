@@ -1,15 +1,13 @@
-"""The table of a batch's transitions: docs show it, histories take all of it and nothing else."""
+"""The table of a batch's transitions: docs show it, the scenarios take all of it."""
 
 from __future__ import annotations
 
-import random
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.protocol import coordinator_world, partitioned_world
-from txn.interfaces import SpoutKind
+from tests.protocol.scenarios.language import scenarios
 from txn.protocol import rules
 from txn.protocol.events import Phase
 from txn.protocol.transitions import TRANSITIONS, Cause, require_transition
@@ -22,7 +20,6 @@ ALL = [
     for after, why in afters.items()
 ]
 TAKEN = {(before, cause, after) for before, cause, after, _ in ALL}
-HISTORIES = 40
 
 
 def section(heading: str) -> list[str]:
@@ -49,21 +46,17 @@ def test_docs_draw_the_table() -> None:
     assert expected == [line for line in section("The states of a txid") if " --> " in line]
 
 
-def test_random_histories_take_every_transition_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What batches do in the worlds of the random histories is the table, no more and no less."""
+def test_the_scenarios_take_every_transition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What batches do in all scenarios together is the table, no more and no less."""
     seen = set()
 
-    def look(txid: int, before: Phase | None, cause: Cause, after: Phase | None) -> None:
+    def record(txid: int, before: Phase | None, cause: Cause, after: Phase | None) -> None:
         seen.add((before, cause, after))
         require_transition(txid, before, cause, after)
 
-    monkeypatch.setattr(rules, "require_transition", look)
-    for seed in range(HISTORIES):
-        coordinator_world.live_through(random.Random(seed).choice, 80)
-        kind = (SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE)[seed % 2]
-        partitioned_world.live_through(kind, random.Random(seed).choice, 40)
+    monkeypatch.setattr(rules, "require_transition", record)
+    for scenario in scenarios():
+        scenario.played()
     assert TAKEN == seen
 
 
