@@ -59,7 +59,7 @@ test: $(JARS) $(KAFKA) $(S3) $(BROWSER) $(PROMETHEUS) ## run the tests
 	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
-	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m fast
+	@$(PY) -m pytest -q -n auto --dist worksteal -m fast
 
 test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(BROWSER) $(PROMETHEUS) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

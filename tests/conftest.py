@@ -52,6 +52,7 @@ SLOW = {"examples", "exhaustive", "faults", "security", "test_chaos.py", "test_j
 """Folders and files of tests that start Java by other ways, or take their time."""
 
 LONGEST = (
+    "test_simulation.py",
     "test_chaos.py",
     "test_standby.py",
     "test_crash_groups.py",
@@ -102,6 +103,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """See to it that what is run as fast starts no JVM."""
     if config.getoption("markexpr") == "fast":
         sys.addaudithook(refuse_java)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of slow tests where only fast ones run: that alone takes seconds."""
+    is_slow = collection_path.name in SLOW and config.getoption("markexpr") == "fast"
+    return True if is_slow else None
 
 
 def refuse_java(event: str, arguments: tuple[Any, ...]) -> None:

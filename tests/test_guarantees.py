@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -37,15 +38,16 @@ def section() -> list[str]:
 
 def docstring(file: str | None, name: str) -> str:
     """Docstring of one test, in one line; the empty string when there is no such test."""
-    if file is None:
-        return SCENARIOS.get(name, "")
+    return (SCENARIOS if file is None else docstrings(file)).get(name, "")
+
+
+@functools.cache
+def docstrings(file: str) -> dict[str, str]:
+    """Name -> docstring, in one line, of the tests of a file."""
     path = ROOT / file
-    if not path.exists():
-        return ""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return " ".join((ast.get_docstring(node) or "").split())
-    return ""
+    nodes = ast.walk(ast.parse(path.read_text())) if path.exists() else ()
+    tests = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return {test.name: " ".join((ast.get_docstring(test) or "").split()) for test in tests}
 
 
 def test_every_guarantee_is_quoted_by_the_test_named_first():

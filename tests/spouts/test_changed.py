@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
-from spouts.files.folder.changed import _RECENT, Changed
+from spouts.files.folder.changed import Changed
 from spouts.files.folder.listing import Listing
 from spouts.files.folder.looks import Looks
 from txn.attempts import TransactionAttempt
@@ -125,15 +125,16 @@ def test_within_a_run_every_change_is_found_and_nothing_else(
     assert sorted(found) == sorted(changed)
 
 
-def test_many_files_at_once_are_not_kept_by_name() -> None:
+def test_many_files_at_once_are_not_kept_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a round begins anew, with the newest time of all that was taken."""
+    monkeypatch.setattr("spouts.files.folder.changed._RECENT", 500)
     made = folder("a", "b")
-    for number in range(_RECENT + 1):
+    for number in range(501):
         made.write(f"c{number:06}")
-    assert made.look(_RECENT + 1) == set()
+    assert made.look(501) == set()
     assert made.changed._taken == ({}, {})
     made.write("c000000")
-    looks: Iterable[set[str]] = (made.look() for _ in range(_RECENT))
+    looks: Iterable[set[str]] = (made.look() for _ in range(500))
     assert next(found for found in looks if found) == {"c000000"}
 
 

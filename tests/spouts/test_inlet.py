@@ -182,6 +182,7 @@ def test_a_row_comes_back_with_every_value(
     assert sorted(map(str, moments[0].collect())) == sorted(map(str, moments[1].collect()))
 
 
+@pytest.mark.usefixtures("spark")  # DDL is parsed by a running session
 @pytest.mark.parametrize(
     ("form", "schema", "options", "named"),
     [
@@ -224,6 +225,7 @@ def test_options_that_shape_what_is_read_are_not_forgotten(
         source.inlet().check(b"a\n", fields)
 
 
+@pytest.mark.usefixtures("spark")  # DDL is parsed by a running session
 @pytest.mark.parametrize(
     ("options", "row", "said"),
     [
