@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program, Source, Step, Variant
 
-__all__ = ["candidates", "shrink"]
+__all__ = ["candidates", "shrink", "smallest"]
+
+T = TypeVar("T")
 
 
 def shrink(program: Program, same: Callable[[Program], bool], seconds: float = 240.0) -> Program:
-    """The smallest program found in that time of which `same` holds."""
+    """Find the smallest program in that time of which `same` holds."""
+    return smallest(program, lambda one: filter(_has_columns, candidates(one)), same, seconds)
+
+
+def smallest(
+    case: T, candidates: Callable[[T], Iterator[T]], same: Callable[[T], bool], seconds: float
+) -> T:
+    """Take the first smaller candidate of which `same` holds, until none is left or time is up."""
     deadline = time.monotonic() + seconds
     progress = True
     while progress:
         progress = False
-        for candidate in candidates(program):
+        for candidate in candidates(case):
             if time.monotonic() > deadline:
-                return program
-            try:
-                columns_of(candidate)  # it has every column that it names
-            except (KeyError, StopIteration):
-                continue
+                return case
             if same(candidate):
-                program, progress = candidate, True
+                case, progress = candidate, True
                 break
-    return program
+    return case
+
+
+def _has_columns(program: Program) -> bool:
+    """Check that it has every column that it names."""
+    try:
+        columns_of(program)
+    except (KeyError, StopIteration):
+        return False
+    return True
 
 
 def candidates(program: Program) -> Iterator[Program]:

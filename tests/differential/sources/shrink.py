@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.differential.shrink import smallest
 from tests.differential.sources.declaration import Case, File
 
 __all__ = ["shrink"]
 
 
 def shrink(case: Case, same: Callable[[Case], bool], secs: float) -> Case:
-    """The smallest case that was found in this time."""
-    until = time.monotonic() + secs
-    again = True
-    while again:
-        again = False
-        for smaller in _smaller(case):
-            if time.monotonic() > until:
-                return case
-            if same(smaller):
-                case, again = smaller, True
-                break
-    return case
+    """Find the smallest case in that time of which `same` holds."""
+    return smallest(case, _smaller, same, secs)
 
 
 def _smaller(case: Case) -> Iterator[Case]:
