@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from txn.attempts import TransactionAttempt
 
 __all__ = [
+    "WAITING",
     "BatchFields",
     "JsonFormatter",
     "Work",
@@ -30,6 +31,9 @@ __all__ = [
     "fields_of",
     "working_on",
 ]
+
+WAITING = "txn.zookeeper.waiting"
+"""The logger of warnings that a user sees at once: the program waits for ZooKeeper."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

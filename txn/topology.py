@@ -284,15 +284,12 @@ class Topology:
     def _connect(
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
     ) -> ProgressStore:
-        from txn.embedded.service import zookeeper_of_run
-        from txn.zookeeper import ZooKeeperProgress
-        from txn.zookeeper.client.location import resolve_shared
+        from txn.backends import store_of_run
+        from txn.config.location import resolve_shared
 
         if standby:
             resolve_shared(zookeeper)
-        service = zookeeper_of_run(zookeeper, self.name, self.settings)
-        hosts = resources.enter_context(service)
-        return ZooKeeperProgress(hosts, self.name, self.settings)
+        return store_of_run(zookeeper, self.name, self.settings, resources)
 
     def _refuse_stragglers(self) -> None:
         alive = [one for one in self._stragglers if one.thread.is_alive()]

@@ -34,8 +34,8 @@ from txn.dashboard.watching.feed import Look
 from txn.dashboard.watching.topologies import Watch
 from txn.machine.heap import settled
 from txn.operations.status import status_of
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import CommittedRecord, Progress
-from txn.zookeeper.status import TopologyStatus
 
 GROUP = 32
 ROUNDS = 15

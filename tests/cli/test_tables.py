@@ -9,8 +9,8 @@ from rich.console import Console
 from txn.cli.tables import status_table
 from txn.operations.status import status_of
 from txn.operations.tables.table_status import TableStatus
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import CommittedRecord, Progress
-from txn.zookeeper.status import TopologyStatus
 
 RULES = {"s": {"a key": 1200, "a sum": 0}}
 

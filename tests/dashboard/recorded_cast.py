@@ -26,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 END_SECS = 120.0
 PROGRAM = """
 import os, sys
-import txn.zookeeper.client.liveness
+import txn.machine.liveness
 from tests.faults.warm import adopt
 from txn.cli.app import main
 machine = os.environ["TEST_MACHINE"]
 if machine:
-    txn.zookeeper.client.liveness.machine_id = lambda: machine
+    txn.machine.liveness.machine_id = lambda: machine
 adopt()
 sys.argv[0] = "txn"
 main()

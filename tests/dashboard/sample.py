@@ -19,7 +19,9 @@ from tests.dashboard.made_logs import append_version, made_table, publication
 from txn.config import TopologyConfig
 from txn.dashboard.watching.feed import Look, StatusFeed
 from txn.dashboard.watching.run_files import FlightNote, RunNote, write_note
+from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -29,8 +31,6 @@ from txn.protocol.records import (
     QuarantineRecord,
     StandbyIdentity,
 )
-from txn.zookeeper.client.liveness import machine_id
-from txn.zookeeper.status import TopologyStatus
 
 __all__ = ["HOSTILE", "Sample", "Told", "hostile_topology", "with_stopped"]
 

@@ -22,10 +22,10 @@ from txn.dashboard.watching.topologies import Watched
 from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import troubles
 from txn.dashboard.watching.watched_table import WatchedTable
+from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress
-from txn.zookeeper.client.liveness import machine_id
-from txn.zookeeper.status import TopologyStatus
 
 NOW = 1_760_000_000_000
 """Two seconds after the beginning of a bucket of six seconds."""

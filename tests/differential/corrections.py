@@ -32,8 +32,10 @@ from deltalake import DeltaTable
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig
+from txn.backends import open_backend
 from txn.errors import UserError
 from txn.operations.rows import row_replays
+from txn.zookeeper.backend import ZooKeeperBackend
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +202,8 @@ class World:
         opened = list(self.model.open)
         due = all(row.everywhere for row in opened)
         try:
-            exported = row_replays.export_rows(self._topology(), self.hosts, "s", path)
+            with open_backend(self.hosts, TopologyConfig()) as backend:
+                exported = row_replays.export_rows(self._topology(), backend, "s", path)
         except UserError as refusal:
             if not opened or not due:
                 return None
@@ -235,10 +238,11 @@ class World:
                 records.append(record if fate == "as it is" else self._record(good=True))
         path.write_text("".join(record.text + "\n" for record in records))
         given = {"number": exported.number, "up_to": exported.up_to}
-        if self.draw.random() < 0.5:
-            with _killed(self.draw):
-                row_replays.replay_rows(self._topology(), self.hosts, "s", path, **given)
-        row_replays.replay_rows(self._topology(), self.hosts, "s", path, **given)
+        with open_backend(self.hosts, TopologyConfig()) as backend:
+            if self.draw.random() < 0.5:
+                with _killed(self.draw):
+                    row_replays.replay_rows(self._topology(), backend, "s", path, **given)
+            row_replays.replay_rows(self._topology(), backend, "s", path, **given)
         self.model.open = []
         self.model.pending.append(records)
         return self.run()
@@ -338,7 +342,11 @@ class _KilledError(BaseException):
 def _killed(draw: random.Random) -> Iterator[None]:
     """Die before or after one of the steps of a replay."""
     owner, name = draw.choice(
-        ((row_replays, "begin_row_replay"), (os, "link"), (row_replays, "settle_row_replay"))
+        (
+            (ZooKeeperBackend, "begin_row_replay"),
+            (os, "link"),
+            (ZooKeeperBackend, "settle_row_replay"),
+        )
     )
     true: Callable[..., Any] = getattr(owner, name)
     after = draw.random() < 0.5

@@ -227,7 +227,7 @@ def test_a_quarantined_txid_is_told_until_its_replay(spark: SparkSession, wareho
     nodes, kept = MemoryNodes(), Kept()
     poisoned = MemoryTransactionalSpout([[("a", 1)], [ValueError("no"), ("b", 2)]], SCHEMA)
     run_in_memory(topology(warehouse, poisoned, **config), spark, nodes)
-    MemoryProgress("observed", nodes).request_replays([2])
+    nodes.request_replays("observed", [2])
     mended = MemoryTransactionalSpout([[("a", 1)], [("b", 2)]], SCHEMA)
     run_in_memory(topology(warehouse, mended, **config), spark, nodes, observers=[kept])
     assert [event.quarantined_txids for event in kept.of(RunStarted)] == [(2,)]

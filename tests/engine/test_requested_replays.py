@@ -11,6 +11,7 @@ import pytest
 
 from tests.zookeeper.progress_store import CONFIG, committed, leading, start
 from txn.attempts import TransactionAttempt
+from txn.backends import open_backend
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.broadcast import Broadcast
@@ -19,7 +20,6 @@ from txn.errors import SourceChangedError, SourceUnavailableError
 from txn.protocol.events import CoordinatorState, Plan, PlanMade
 from txn.protocol.records import QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
-from txn.zookeeper.replay_requests import request_drops, request_replays
 
 ATTEMPT = TransactionAttempt(7, 2)
 FROM_SPOUTS = {"s": 9}
@@ -57,7 +57,8 @@ def test_only_a_new_txid_becomes_a_replay(zookeeper: EmbeddedZooKeeper) -> None:
         store.persist_start(start(1, s=1))
         aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="boom")
         store.persist_committed(committed(1), aside)
-        request_replays(zookeeper.hosts, name, CONFIG, [1])
+        with open_backend(zookeeper.hosts, CONFIG) as backend:
+            backend.request_replays(name, [1])
         replay = PlanMade(ATTEMPT, {"s": 1, "later": None}, replay_of=1)
         assert answer(store, Plan(ATTEMPT, ("s", "later"), {})) == replay
         for question in (
@@ -89,7 +90,8 @@ def test_a_replay_is_looked_at_before_it_is_durable(zookeeper: EmbeddedZooKeeper
             store.persist_start(start(txid, s=txid))
             aside = QuarantineRecord(txid=txid, attempt=0, spouts={"s": txid}, error="boom")
             store.persist_committed(committed(txid), aside)
-        request_replays(zookeeper.hosts, name, CONFIG, None)
+        with open_backend(zookeeper.hosts, CONFIG) as backend:
+            backend.request_replays(name, None)
         with pytest.raises(SourceUnavailableError, match="no broker"):
             answer(store, question, away)
         left = PlanMade(ATTEMPT, {"s": "what is left of 3"}, replay_of=3)
@@ -115,8 +117,9 @@ def test_what_is_given_up_reads_nothing(zookeeper: EmbeddedZooKeeper) -> None:
         aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="boom")
         store.persist_start(start(1, s=1))
         store.persist_committed(committed(1), aside)
-        request_replays(zookeeper.hosts, name, CONFIG, [1])
-        request_drops(zookeeper.hosts, name, CONFIG, [1])
+        with open_backend(zookeeper.hosts, CONFIG) as backend:
+            backend.request_replays(name, [1])
+            backend.request_drops(name, [1])
         nothing = PlanMade(ATTEMPT, {"s": None, "t": None}, replay_of=1)
         assert answer(store, Plan(ATTEMPT, ("s", "t"), {})) == nothing
         at_work = Plan(ATTEMPT, ("s",), {}, replaying=frozenset({1}))

@@ -22,11 +22,11 @@ from txn.engine.work.spout_facts import SpoutFacts
 from txn.engine.work.spouts import Spouts
 from txn.interfaces import Lag
 from txn.observers import RunBegan, RunEvent
+from txn.protocol.encoding import NODE_LIMIT, encode
 from txn.protocol.events import Plan
 from txn.protocol.order_records import notices_record
 from txn.protocol.records import NoticesRecord
 from txn.testing import MemoryNodes, MemoryProgress, run_in_memory
-from txn.zookeeper.znodes import NODE_LIMIT, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -342,7 +342,7 @@ def test_a_status_has_what_a_spout_of_files_notices(
         spout = FileSpout(f"{folder}/*.csv", format="csv", schema="k string")
         topology.stream("s", spout).partition_persist(AppendTable(warehouse / "t"))
         run_in_memory(topology, spark, nodes)
-        found = MemoryProgress("files", nodes).notices()
+        found = nodes.status("files").notices
         return found and (found.txid, found.streams)
 
     txid, streams = noticed()

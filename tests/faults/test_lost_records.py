@@ -179,7 +179,7 @@ def test_a_txid_that_can_never_be_read_again_is_no_dead_end(runs: Runs) -> None:
 
     runs.source.lose()
     runs.poison = set()
-    runs.store.request_replays([1])
+    runs.nodes.request_replays("lost", [1])
     runs.config = CONFIG
     runs.add(3)
     assert [number for number, _ in runs.rows] == [2, 3]
@@ -188,7 +188,7 @@ def test_a_txid_that_can_never_be_read_again_is_no_dead_end(runs: Runs) -> None:
     assert runs.store.peek().batches == ()
 
     before = runs.store.peek().committed
-    runs.store.request_drops([1])
+    runs.nodes.request_drops("lost", [1])
     runs.add(4)
     assert runs.aside == {}
     assert [number for number, _ in runs.rows] == [2, 3, 4]
@@ -209,7 +209,7 @@ def test_a_replay_that_fails_goes_back_to_quarantine(runs: Runs) -> None:
     runs.poison = {1}
     runs.add(1, 2)
     runs.poison = set()
-    runs.store.request_replays([1])
+    runs.nodes.request_replays("lost", [1])
     runs.config = CONFIG
 
     def lose(attempt: TransactionAttempt) -> None:
@@ -266,7 +266,7 @@ def test_what_is_left_of_an_opaque_txid_is_read(
     assert set(runs.aside) == {1}
     source.lose()
     runs.poison = set()
-    runs.store.request_replays([1])
+    runs.nodes.request_replays("lost", [1])
     runs.run()
     assert (runs.rows, runs.aside) == ([(2, 2), (3, 2)], {})
     assert "offsets 0 to 0 of" in caplog.text

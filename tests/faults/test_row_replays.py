@@ -17,6 +17,7 @@ import pytest
 from tests.faults.harness import Driver, Spec, drivers, wait_for
 from tests.faults.row_replay_driver import build
 from tests.faults.support import rows_of
+from txn.backends import open_backend
 from txn.operations.rows.row_replays import export_rows, replay_rows
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def test_corrected_rows_of_many_go_in_once_though_the_driver_is_killed(
         assert aside == sorted((line(number, form),) for number in bad)
 
         topology, file = build(spec), folder / "open"
-        exported = export_rows(topology, spec.zookeeper, "records", file)
+        with open_backend(spec.zookeeper, topology.settings) as backend:
+            exported = export_rows(topology, backend, "records", file)
         assert exported.rules == {"parses": len(bad)}
         header, lines = ([], file.read_text().splitlines())
         if form == "csv":
@@ -130,14 +132,15 @@ def test_corrected_rows_of_many_go_in_once_though_the_driver_is_killed(
         mended = [corrected(text, form) for text in lines]
         file.write_text("\n".join([*header, *mended, ""]))
         for _ in range(2):
-            replayed = replay_rows(
-                topology,
-                spec.zookeeper,
-                "records",
-                file,
-                number=exported.number,
-                up_to=exported.up_to,
-            )
+            with open_backend(spec.zookeeper, topology.settings) as backend:
+                replayed = replay_rows(
+                    topology,
+                    backend,
+                    "records",
+                    file,
+                    number=exported.number,
+                    up_to=exported.up_to,
+                )
         assert (replayed.rows, replayed.again) == (len(bad), True)
         assert start(spec, warm=True).report()["committed_txid"] == read + 1
     require_rows(folder, range(count))

@@ -43,12 +43,12 @@ PACE = {"batch_emit_interval_ms": 3000, **SWIFT}
 PROGRAM = """
 import os
 from pathlib import Path
-import txn.zookeeper.client.liveness
+import txn.machine.liveness
 from tests.faults.driver import build
 from tests.faults.harness import Spec
 machine = os.environ["TEST_MACHINE"]
 if machine:
-    txn.zookeeper.client.liveness.machine_id = lambda: machine
+    txn.machine.liveness.machine_id = lambda: machine
 topology = build(Spec.model_validate_json(Path("spec.json").read_text()))
 """
 

@@ -17,6 +17,7 @@ from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
 from txn.cli.app import cli
 from txn.config import TopologyConfig
+from txn.config.location import resolve
 from txn.delta.durations import duration_secs
 from txn.doctor.machine import fits
 from txn.errors import SetupError, TopologyError, UserError
@@ -25,7 +26,6 @@ from txn.storage.storage import Storage
 from txn.text import printable
 from txn.zookeeper.client.access import completed, find_access
 from txn.zookeeper.client.connection import split_chroot
-from txn.zookeeper.client.location import resolve
 
 WORDS = st.sampled_from(
     [
@@ -175,7 +175,7 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
     # This module first: imported behind the next line, it would keep what stands in for good.
-    monkeypatch.setattr("txn.operations.tables.topology_tables.zookeeper_service", no_server)
+    monkeypatch.setattr("txn.backends.zookeeper_service", no_server)
     monkeypatch.setattr("txn.embedded.service.zookeeper_service", no_server)
     monkeypatch.setattr(
         "txn.cli.running.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))

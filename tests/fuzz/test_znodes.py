@@ -18,6 +18,8 @@ from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.operations.progress_file import _checksum, _parse, dump
 from txn.operations.status import status_of
 from txn.operations.tables.table_status import TableStatus
+from txn.protocol.backend import TopologyStatus
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -29,20 +31,11 @@ from txn.protocol.records import (
     ReplayRequests,
     StageRecord,
 )
+from txn.protocol.store import check_topology_name
 from txn.zookeeper.client.connection import Node
 from txn.zookeeper.image import read_image, read_notices
 from txn.zookeeper.leadership import read_epoch, read_leader
-from txn.zookeeper.status import TopologyStatus
-from txn.zookeeper.znodes import (
-    FormatRecord,
-    PartsIndex,
-    Paths,
-    check_topology_name,
-    decode,
-    decode_index,
-    encode,
-    txid_of,
-)
+from txn.zookeeper.znodes import FormatRecord, PartsIndex, Paths, decode_index, txid_of
 
 LEADER = LeaderIdentity(
     host="h", pid=7, started="2026-01-01T00:00:00+00:00", epoch=3, token="t", machine="m"

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from tests.faults.harness import ROOT, wait_for
 from tests.faults.support import rows_of
+from txn.backends import open_backend
 from txn.cli.app import cli
 from txn.errors import UserError
 from txn.operations.loading import load_topology
@@ -87,16 +88,18 @@ class World:
             self.spark, zookeeper=self.hosts, until="caught_up", progress=False
         ).committed_txid
 
-    def export(self, name: str = "bad.csv", **given: Any) -> Exported:
-        """Export the open rows of stream s."""
-        return export_rows(self.topology, self.hosts, "s", self.folder / name, **given)
+    def export(self, name: str = "bad.csv", stream: str = "s", **given: Any) -> Exported:
+        """Export the open rows of a stream."""
+        with open_backend(self.hosts, self.topology.settings) as backend:
+            return export_rows(self.topology, backend, stream, self.folder / name, **given)
 
     def replay(self, name: str, number: int, up_to: int, **given: Any) -> Replayed:
         """Replay a file of the folder."""
         path = self.folder / name
-        return replay_rows(
-            self.topology, self.hosts, "s", path, number=number, up_to=up_to, **given
-        )
+        with open_backend(self.hosts, self.topology.settings) as backend:
+            return replay_rows(
+                self.topology, backend, "s", path, number=number, up_to=up_to, **given
+            )
 
     def txn(self, *arguments: str) -> str:
         """What `txn rows` prints."""
@@ -215,11 +218,11 @@ def killed(*arguments, **named):
 cli(sys.argv[1:], prog_name="txn")
 """
 POINTS = {
-    "before the ledger": ("txn.operations.rows.row_replays", "begin_row_replay", False),
-    "after the ledger": ("txn.operations.rows.row_replays", "begin_row_replay", True),
+    "before the ledger": ("txn.zookeeper.backend", "ZooKeeperBackend.begin_row_replay", False),
+    "after the ledger": ("txn.zookeeper.backend", "ZooKeeperBackend.begin_row_replay", True),
     "before the file": ("os", "link", False),
     "after the file": ("os", "link", True),
-    "before the end": ("txn.operations.rows.row_replays", "settle_row_replay", False),
+    "before the end": ("txn.zookeeper.backend", "ZooKeeperBackend.settle_row_replay", False),
 }
 
 
@@ -451,7 +454,7 @@ def test_streams_that_are_not_one_source(aside: World, monkeypatch: pytest.Monke
     aside.program(PROGRAM + twice)
     for stream, said in (("x", "has no stream 'x'. It has: s, t"), ("s+t", "from several streams")):
         with pytest.raises(UserError, match=said):
-            export_rows(aside.topology, aside.hosts, stream, aside.folder / "none")
+            aside.export("none", stream=stream)
 
 
 def test_formats_that_are_not_written(aside: World, monkeypatch: pytest.MonkeyPatch) -> None:

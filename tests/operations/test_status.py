@@ -8,8 +8,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from txn.cli.tables import status_table
+from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
 from txn.operations.tables.table_status import TableStatus
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -20,8 +22,6 @@ from txn.protocol.records import (
     QuarantineRecord,
     StandbyIdentity,
 )
-from txn.zookeeper.client.liveness import machine_id
-from txn.zookeeper.status import TopologyStatus
 
 CHANGES = ["transform clean (sales.py:12) of stream 's' was changed", "join of stream 's' is new"]
 SINCE = "2026-01-01T00:00:00+00:00"

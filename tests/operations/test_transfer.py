@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
 from tests.zookeeper.progress_store import CONFIG, committed, leading, start
+from txn.backends import open_backend
 from txn.cli.app import cli
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
@@ -27,8 +28,6 @@ from txn.operations.progress_file import (
 from txn.operations.transfer import export_progress, import_progress
 from txn.protocol.records import ColumnsRecord, QuarantineRecord, RowReplayRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
-from txn.zookeeper.replay_requests import request_drops, request_replays
-from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
 
 NAME = "orders"
 LONG = {"s": [f"part-{i:05d}.csv" for i in range(60_000)]}  # more than one node holds
@@ -58,11 +57,12 @@ def old(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
         store.persist_start(start(9, **LONG))
         for stream in ("t", "s"):
             store.persist_columns(ColumnsRecord(stream=stream, columns=COLUMNS))
-    request_replays(hosts, NAME, CONFIG, [5])
-    request_drops(hosts, NAME, CONFIG, [3])
-    for replay in REPLAYED:
-        begin_row_replay(hosts, NAME, CONFIG, replay)
-    settle_row_replay(hosts, NAME, CONFIG, REPLAYED[0])
+    with open_backend(hosts, CONFIG) as backend:
+        backend.request_replays(NAME, [5])
+        backend.request_drops(NAME, [3])
+        for replay in REPLAYED:
+            backend.begin_row_replay(NAME, replay)
+        backend.settle_row_replay(NAME, REPLAYED[0])
     return hosts
 
 
@@ -83,7 +83,8 @@ def new(other_server: EmbeddedZooKeeper, tmp_path: Path) -> str:
 def file(old: str, tmp_path: Path) -> Path:
     """What `txn export` wrote."""
     path = tmp_path / "orders.json"
-    write_file(export_progress(old, NAME, CONFIG), path)
+    with open_backend(old, CONFIG) as backend:
+        write_file(export_progress(backend, NAME), path)
     return path
 
 
@@ -91,9 +92,16 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
+def put(hosts: str, progress: ProgressFile, *, replace: bool = False) -> None:
+    """Import a file's progress into an ensemble."""
+    with open_backend(hosts, CONFIG) as backend:
+        import_progress(backend, progress, replace=replace)
+
+
 def known(hosts: str) -> dict[str, Any]:
     """What ZooKeeper says, but for epochs and leaders."""
-    status = read_status(hosts, NAME, CONFIG)
+    with open_backend(hosts, CONFIG) as backend:
+        status, row_replays = backend.status(NAME), backend.row_replays(NAME)
     progress = status.progress.model_dump(mode="json")
     for record in (progress["committed"], *progress["batches"]):
         del record["epoch"]
@@ -101,7 +109,7 @@ def known(hosts: str) -> dict[str, Any]:
         "progress": progress,
         "quarantine": [record.model_dump() for record in status.quarantine],
         "requests": (status.replays_requested, status.drops_requested),
-        "row_replays": read_row_replays(hosts, NAME, CONFIG),
+        "row_replays": row_replays,
     }
 
 
@@ -141,12 +149,12 @@ def test_a_topology_that_is_there_is_replaced_only_when_told_to(
             aside = QuarantineRecord(txid=txid, attempt=0, error="of the old state")
             store.persist_committed(committed(txid, epoch=epoch), aside)
             store.persist_columns(ColumnsRecord(stream="u", columns=COLUMNS))
-    request_replays(new, NAME, CONFIG, [1, 3])
-    for stream in ("s", "u"):
-        other = REPLAYED[0].model_copy(update={"stream": stream, "rows": 9})
-        for number in (1, 2, 3):
-            replay = other.model_copy(update={"number": number})
-            begin_row_replay(new, NAME, CONFIG, replay)
+    with open_backend(new, CONFIG) as backend:
+        backend.request_replays(NAME, [1, 3])
+        for stream in ("s", "u"):
+            other = REPLAYED[0].model_copy(update={"stream": stream, "rows": 9})
+            for number in (1, 2, 3):
+                backend.begin_row_replay(NAME, other.model_copy(update={"number": number}))
     before = known(new)
     result = invoke("import", str(file), "--zookeeper", new)
     assert result.exit_code == 1
@@ -163,7 +171,7 @@ def test_nothing_is_imported_under_a_running_leader(new: str, file: Path) -> Non
     with leading(new, NAME) as store:
         store.persist_committed(committed(1))
         with pytest.raises(LeaderExistsError):
-            import_progress(new, read_file(file), CONFIG, replace=True)
+            put(new, read_file(file), replace=True)
         assert invoke("import", str(file), "--zookeeper", new, "--replace").exit_code == 3
         store.persist_committed(committed(2))
 
@@ -186,14 +194,14 @@ def test_an_import_that_was_cut_short_has_committed_nothing(
 
         monkeypatch.setattr(ZooKeeperProgress, "persist_start", some)
         with pytest.raises(KeyboardInterrupt):
-            import_progress(new, read_file(file), CONFIG, replace=True)
+            put(new, read_file(file), replace=True)
         if fails_at == 8:
             assert read_status(new, NAME, CONFIG).progress.committed.txid == 0
         else:
             with pytest.raises(ProgressUnreadableError, match="without a gap"):
                 read_status(new, NAME, CONFIG)
     monkeypatch.undo()
-    import_progress(new, read_file(file), CONFIG, replace=True)
+    put(new, read_file(file), replace=True)
     assert known(new)["progress"]["committed"]["txid"] == 7
 
 
@@ -252,7 +260,7 @@ def test_a_file_of_an_earlier_release_begins_a_life_of_its_own(new: str, file: P
     assert was > 0
     assert before == []
     file.write_text(json.dumps({**document, "version": 1, "sha256": _checksum(body)}))
-    import_progress(new, read_file(file), CONFIG)
+    put(new, read_file(file))
     status = read_status(new, NAME, CONFIG)
     assert status.incarnation is not None
     assert status.incarnation.id != was
@@ -264,7 +272,7 @@ def test_an_import_takes_over_from_the_ensemble_of_the_file(new: str, file: Path
     was = json.loads(file.read_text())["progress"]["incarnation"]
     lives = []
     for _ in range(2):
-        import_progress(new, read_file(file), CONFIG, replace=True)
+        put(new, read_file(file), replace=True)
         life = read_status(new, NAME, CONFIG).incarnation
         assert life is not None
         lives.append(life)
@@ -294,7 +302,7 @@ def test_other_mistakes_are_told(old: str, new: str, file: Path, tmp_path: Path)
     assert [path.name for path in tmp_path.glob("*.json*")] == ["orders.json"]
     bad = read_file(file).model_copy(update={"topology": "../orders"})
     with pytest.raises(UserError, match="cannot be called"):
-        import_progress(new, bad, CONFIG)
+        put(new, bad)
 
 
 def test_the_file_holds_no_credentials(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
@@ -306,7 +314,8 @@ def test_the_file_holds_no_credentials(zookeeper: EmbeddedZooKeeper, tmp_path: P
     hosts = f"{zookeeper.hosts}/{tmp_path.name}"
     with leading(hosts, NAME, config) as store:
         store.persist_committed(committed(1))
-    text = dump(export_progress(hosts, NAME, config))
+    with open_backend(hosts, config) as backend:
+        text = dump(export_progress(backend, NAME))
     assert ProgressFile.model_validate(json.loads(text)["progress"]).committed.txid == 1
     assert "keeper" not in text
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from tests.faults.harness import wait_for
-from tests.zookeeper.progress_store import CONFIG, committed, expire, start
-from txn.embedded import EmbeddedZooKeeper
+from tests.protocol.places import Place, aside, leading
+from tests.zookeeper.progress_store import committed, start
 from txn.errors import BatchError, FencedError, LeaderExistsError, ProgressUnavailableError
 from txn.protocol.records import (
     ColumnsRecord,
@@ -21,14 +18,9 @@ from txn.protocol.records import (
     NoticesRecord,
     ProgramRecord,
     Progress,
-    QuarantineRecord,
     StageRecord,
 )
 from txn.protocol.store import ProgressStore
-from txn.testing import MemoryNodes, MemoryProgress
-from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_drops, request_replays
-from txn.zookeeper.status import read_status
 
 PROGRAM = ProgramRecord(
     python="cpython-311 3.11.7",
@@ -37,71 +29,6 @@ PROGRAM = ProgramRecord(
     since=2,
 )
 COLUMNS = ColumnsRecord(stream="s", columns={"fields": 1})
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one topology's progress is, and what happens around it."""
-
-    connect: Callable[[], ProgressStore]
-    """Another process opens it."""
-    request: Callable[[list[int]], object]
-    """A user asks for replays."""
-    drop: Callable[[list[int]], object]
-    """A user gives txids up."""
-    notices: Callable[[], NoticesRecord | None]
-    """A user looks at what spouts have said."""
-    interrupt: Callable[[Any], None]
-    """A leader's session ends."""
-    depose: Callable[[Any], None]
-    """A leader is taken for dead, without being told."""
-
-
-@pytest.fixture(params=["memory", "zookeeper"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """An empty place; all stores that were opened on it are closed in the end."""
-    stores: list[ProgressStore] = []
-
-    def opened(store: ProgressStore) -> ProgressStore:
-        stores.append(store)
-        return store
-
-    if request.param == "memory":
-        nodes = MemoryNodes()
-        yield Place(
-            lambda: opened(MemoryProgress("t", nodes)),
-            lambda txids: MemoryProgress("t", nodes).request_replays(txids),
-            lambda txids: MemoryProgress("t", nodes).request_drops(txids),
-            lambda: MemoryProgress("t", nodes).notices(),
-            lambda store: store.lose_session(),
-            lambda store: store._leave(),
-        )
-    else:
-        server: EmbeddedZooKeeper = request.getfixturevalue("zookeeper")
-        hosts = f"{server.hosts}/{request.node.name}"
-        yield Place(
-            lambda: opened(ZooKeeperProgress(hosts, "t", CONFIG)),
-            lambda txids: request_replays(hosts, "t", CONFIG, txids),
-            lambda txids: request_drops(hosts, "t", CONFIG, txids),
-            lambda: read_status(hosts, "t", CONFIG).notices,
-            expire,
-            lambda store: store._leadership.release(time.monotonic() + 60),
-        )
-    for store in stores:
-        store.close()
-
-
-def leading(place: Place) -> ProgressStore:
-    """A store that leads and has loaded."""
-    store = place.connect()
-    store.lead()
-    store.load()
-    return store
-
-
-def aside(txid: int) -> QuarantineRecord:
-    """A quarantine record."""
-    return QuarantineRecord(txid=txid, attempt=5, spouts={"s": {"at": txid}}, error="poison")
 
 
 def noticed(epoch: int, *lines: str) -> NoticesRecord:
@@ -115,7 +42,7 @@ def noticed(epoch: int, *lines: str) -> NoticesRecord:
 
 def test_nothing_is_there_before_the_first_leader(place: Place) -> None:
     """A look finds nothing and leads nothing; without an epoch there is nothing to ask for."""
-    store = place.connect()
+    store = place.open()
     assert store.peek() == Progress()
     with pytest.raises(RuntimeError, match="lead"):
         _ = store.epoch
@@ -124,7 +51,7 @@ def test_nothing_is_there_before_the_first_leader(place: Place) -> None:
 
 def test_there_is_one_leader_and_epochs_grow(place: Place) -> None:
     """A rival is refused while somebody leads, and has the next epoch once that one is closed."""
-    first, rival = leading(place), place.connect()
+    first, rival = leading(place), place.open()
     with pytest.raises(LeaderExistsError):
         rival.lead()
     first.close()
@@ -134,7 +61,7 @@ def test_there_is_one_leader_and_epochs_grow(place: Place) -> None:
 
 def test_a_standby_waits_for_the_leader_to_close(place: Place) -> None:
     """It is told who leads, and leads as soon as that one is gone."""
-    first, standby = leading(place), place.connect()
+    first, standby = leading(place), place.open()
     told: list[LeaderIdentity | None] = []
     epochs: list[int] = []
     thread = threading.Thread(
@@ -150,7 +77,7 @@ def test_a_standby_waits_for_the_leader_to_close(place: Place) -> None:
 
 def test_a_standby_that_is_stopped_leads_nothing(place: Place) -> None:
     """It stops waiting, and the leader leads on."""
-    first, standby = leading(place), place.connect()
+    first, standby = leading(place), place.open()
     stopped = threading.Event()
     with pytest.raises(ProgressUnavailableError):
         standby.lead(wait=True, on_waiting=lambda _: stopped.set(), stopped=stopped.is_set)
@@ -219,7 +146,7 @@ def test_the_next_leader_finds_what_was_written(place: Place) -> None:
         batches=(start(1, attempt=1, s={"at": 2}), start(2, s=None), start(3, s={"at": 3})),
         columns={"s": {"fields": 1}},
     )
-    assert place.connect().peek() == expected
+    assert place.open().peek() == expected
     store.persist_committed(committed(2, s={"at": 2}))
     store.close()
     done = {"committed": committed(2, s={"at": 2}), "batches": expected.batches[2:]}
@@ -232,7 +159,7 @@ def test_the_newest_program_is_kept(place: Place) -> None:
     store.persist_program(ProgramRecord(python="cpython-310 3.10.1"))
     store.persist_program(PROGRAM)
     store.persist_start(start(1))
-    assert place.connect().peek() == Progress(batches=(start(1),), program=PROGRAM)
+    assert place.open().peek() == Progress(batches=(start(1),), program=PROGRAM)
     store.close()
     store = leading(place)
     assert store.load().program == PROGRAM
@@ -244,20 +171,20 @@ def test_the_newest_program_is_kept(place: Place) -> None:
 def test_the_newest_notices_are_kept_until_the_next_leader(place: Place) -> None:
     """Each takes the place of those before; what a run has said, its successor does not say."""
     store = leading(place)
-    assert place.notices() is None
+    assert place.backend.status("t").notices is None
     store.persist_notices(noticed(1, "no file"))
-    assert place.notices() == noticed(1, "no file")
+    assert place.backend.status("t").notices == noticed(1, "no file")
     store.persist_notices(noticed(1))
     store.persist_notices(noticed(1, "one", "two"))
     with pytest.raises(ValueError, match="epoch"):
         store.persist_notices(noticed(2, "not its own"))
-    assert place.notices() == noticed(1, "one", "two")
+    assert place.backend.status("t").notices == noticed(1, "one", "two")
     assert store.load() == Progress()
     store.close()
     store = leading(place)
-    assert place.notices() is None
+    assert place.backend.status("t").notices is None
     store.persist_notices(noticed(2, "three"))
-    assert place.notices() == noticed(2, "three")
+    assert place.backend.status("t").notices == noticed(2, "three")
 
 
 def test_what_is_open_can_be_forgotten(place: Place) -> None:
@@ -286,7 +213,7 @@ def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
     """The oldest that is asked for is handed out, by any leader, until a txid has replayed it."""
     store = with_three_quarantined(place)
     assert store.requested_replay([]) is None
-    place.request([2, 3])
+    place.backend.request_replays("t", [2, 3])
     assert (store.requested_replay([]), store.requested_replay([2])) == (aside(2), aside(3))
     store.close()
     store = leading(place)
@@ -302,17 +229,17 @@ def test_quarantined_txids_are_given_up_or_refused(place: Place) -> None:
     """
     store = with_three_quarantined(place)
     assert store.requested_drop([]) is None
-    place.drop([3, 2])
+    place.backend.request_drops("t", [3, 2])
     assert (store.requested_drop([]), store.requested_drop([2])) == (aside(2), aside(3))
     store.persist_committed(committed(4), None, 2)
     assert store.requested_drop([]) == aside(3)
     for why in ("gone", "still gone"):
-        place.request([1, 3])
+        place.backend.request_replays("t", [1, 3])
         store.refuse_replay(1, why)
         assert store.requested_replay([]) == aside(3)
     store.close()
     store = leading(place)
-    place.request([1])
+    place.backend.request_replays("t", [1])
     refused = store.requested_replay([])
     assert refused is not None
     assert refused.error == "poison (replay refused) still gone"

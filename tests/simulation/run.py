@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -40,7 +41,7 @@ from txn.errors import (
 from txn.interfaces import FENCE_KEY, SpoutKind, StagedFile
 from txn.topology import Stream, Topology, TxnState
 from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_drops, request_replays
+from txn.zookeeper.backend import ZooKeeperBackend
 
 __all__ = ["Result", "run_seed"]
 
@@ -418,10 +419,12 @@ class Run:
     def _ask_for_replays(self) -> None:
         try:
             clocks: Any = {"sleep": CLOCK.sleep, "clock": CLOCK.monotonic}
-            txids = request_replays(HOSTS, NAME, self.plan.config, None, **clocks)
-            if given_up := [txid for txid in txids if txid % DROPS == 0]:
-                self.world.books.given_up |= set(given_up)
-                request_drops(HOSTS, NAME, self.plan.config, given_up, **clocks)
+            backend = ZooKeeperBackend(HOSTS, self.plan.config, **clocks)
+            with closing(backend):
+                txids = backend.request_replays(NAME, None)
+                if given_up := [txid for txid in txids if txid % DROPS == 0]:
+                    self.world.books.given_up |= set(given_up)
+                    backend.request_drops(NAME, given_up)
         except ProgressUnavailableError:
             return
         self.wanted = set(txids)

@@ -37,8 +37,8 @@ import txn.engine.work.jobs
 import txn.engine.work.lookups
 import txn.engine.work.staging
 import txn.engine.work.tables
+import txn.machine.liveness
 import txn.zookeeper.client.connection
-import txn.zookeeper.client.liveness
 import txn.zookeeper.client.session_watch
 import txn.zookeeper.leadership
 import txn.zookeeper.progress
@@ -103,10 +103,10 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.client.connection, "_POLL_SECS", 0.05),
         (txn.zookeeper.leadership, "threading", threading),
         (txn.zookeeper.leadership, "datetime", _Now),
-        (txn.zookeeper.client.liveness, "os", _Os),
-        (txn.zookeeper.client.liveness, "socket", _Socket),
-        (txn.zookeeper.client.liveness, "machine_id", _machine_id),
-        (txn.zookeeper.client.liveness, "_is_zombie", lambda _: False),
+        (txn.machine.liveness, "os", _Os),
+        (txn.machine.liveness, "socket", _Socket),
+        (txn.machine.liveness, "machine_id", _machine_id),
+        (txn.machine.liveness, "_is_zombie", lambda _: False),
         (txn.zookeeper.standbys, "datetime", _Now),
         (txn.zookeeper.client.session_watch, "threading", threading),
         (txn.zookeeper.client.session_watch, "queue", queue),

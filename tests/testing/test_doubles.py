@@ -18,6 +18,7 @@ from tests.zookeeper.progress_store import start
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.engine.base.killpoints import observe
 from txn.errors import BatchError, FencedError
+from txn.protocol.records import EpochRecord
 from txn.testing import (
     ManualClock,
     MemoryNodes,
@@ -122,7 +123,7 @@ def test_what_fails_after_a_takeover_is_told_as_one(spark: SparkSession, tmp_pat
 
     def replaced(rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         if threading.current_thread().name.startswith("txn-processing"):
-            nodes.epoch += 1
+            nodes.epochs["replaced"] = EpochRecord(epoch=2)
             raise ValueError("a folder is gone")
         return rows
 

@@ -25,9 +25,9 @@ from txn.errors import (
     SetupError,
     UserError,
 )
+from txn.logs import WAITING
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
-from txn.zookeeper.client.connection import WAITING
 
 ROOT = Path(__file__).parents[2]
 CONFIG = TopologyConfig(zookeeper_timeout_secs=2.0, zookeeper_deadline_secs=20.0)

@@ -25,9 +25,9 @@ from txn.embedded import EmbeddedZooKeeper
 from txn.protocol.records import QuarantineRecord
 from txn.requests import Request, listen
 from txn.zookeeper import read_status
+from txn.zookeeper.backend import ZooKeeperBackend
 from txn.zookeeper.client.connection import Connection
 from txn.zookeeper.client.remembering import RememberingConnection
-from txn.zookeeper.status import StatusReader
 
 NAMES = "abcd"
 
@@ -172,19 +172,19 @@ def test_a_look_at_a_topology_asks_for_what_its_batches_change(
     """Once a second, so what has never changed must cost nothing; it says what a new one says."""
     with (
         leading(zookeeper.hosts, name) as store,
-        contextlib.closing(StatusReader(zookeeper.hosts, CONFIG, remembers=True)) as reader,
+        contextlib.closing(ZooKeeperBackend(zookeeper.hosts, CONFIG, remembers=True)) as backend,
     ):
         for txid in range(1, 6):
             store.persist_start(start(txid, s=txid))
-            assert reader.read(name) == read_status(zookeeper.hosts, name, CONFIG)
+            assert backend.status(name) == read_status(zookeeper.hosts, name, CONFIG)
             quarantine = QuarantineRecord(txid=txid, attempt=0, error="boom")
             store.persist_committed(committed(txid), quarantine if txid % 2 else None)
-            assert reader.read(name) == read_status(zookeeper.hosts, name, CONFIG)
+            assert backend.status(name) == read_status(zookeeper.hosts, name, CONFIG)
         store.persist_start(start(6, s=6))
-        reader.read(name)
+        backend.status(name)
         with counted() as seen:
-            found = reader.read(name)
+            found = backend.status(name)
         assert (found.progress.committed.txid, len(found.quarantine)) == (5, 3)
         assert seen == {"sync": 1, "get": 3, "get_children": 1}
-        assert isinstance(reader._connection, RememberingConnection)
-        assert not [path for path in reader._connection._nodes if "/batches/" in path]
+        assert isinstance(backend._connection, RememberingConnection)
+        assert not [path for path in backend._connection._nodes if "/batches/" in path]

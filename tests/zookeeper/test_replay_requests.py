@@ -11,11 +11,11 @@ from kazoo.client import KazooClient
 
 from tests.zookeeper.progress_store import CONFIG, LARGE, bare_client, committed, leading, start
 from txn.embedded import EmbeddedZooKeeper
-from txn.errors import ProgressUnreadableError, TopologyError, UserError
+from txn.errors import ProgressUnreadableError
 from txn.protocol.records import Progress, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
+from txn.zookeeper.backend import ZooKeeperBackend
 from txn.zookeeper.image import read_requests
-from txn.zookeeper.replay_requests import request_drops, request_replays
 
 
 @pytest.fixture
@@ -45,36 +45,11 @@ def quarantined(hosts: str, name: str) -> list[int]:
     return [record.txid for record in read_status(hosts, name, CONFIG).quarantine]
 
 
-def test_requested_txids_are_taken_up_the_oldest_first(
-    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
-) -> None:
-    """The leader learns of requests, of one replay at a time for each, and of no other txid."""
-    assert store.requested_replay(()) is None
-    assert request_replays(zookeeper.hosts, name, CONFIG, [2]) == [2]
-    assert store.requested_replay(()) == aside(2)
-    assert request_replays(zookeeper.hosts, name, CONFIG, None) == [1, 2]
-    assert store.requested_replay(()) == aside(1)
-    assert store.requested_replay({1}) == aside(2)
-    assert store.requested_replay({1, 2}) is None
-    status = read_status(zookeeper.hosts, name, CONFIG)
-    assert status.replays_requested == {1, 2}
-
-
-def test_requests_wait_for_the_next_leader(zookeeper: EmbeddedZooKeeper, name: str) -> None:
-    """A request that is made while nobody leads is there when somebody does."""
-    with leading(zookeeper.hosts, name) as store:
-        store.persist_start(start(1, s=1))
-        store.persist_committed(committed(1), aside(1))
-    assert request_replays(zookeeper.hosts, name, CONFIG, None) == [1]
-    with leading(zookeeper.hosts, name) as store:
-        assert store.requested_replay(()) == aside(1)
-
-
 def test_committed_replay_takes_its_record_along(
-    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
+    zookeeper: EmbeddedZooKeeper, backend: ZooKeeperBackend, store: ZooKeeperProgress, name: str
 ) -> None:
     """COMMITTED of the replay deletes the record; what is left of the request means nothing."""
-    request_replays(zookeeper.hosts, name, CONFIG, None)
+    backend.request_replays(name, None)
     store.persist_start(start(3, s=1).model_copy(update={"replay_of": 1}))
     assert quarantined(zookeeper.hosts, name) == [1, 2]
     store.persist_committed(committed(3), replay_of=1)
@@ -87,7 +62,7 @@ def test_committed_replay_takes_its_record_along(
 
 
 def test_next_leader_deletes_a_record_that_it_has_only_read(
-    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+    zookeeper: EmbeddedZooKeeper, backend: ZooKeeperBackend, name: str, raw: KazooClient
 ) -> None:
     """Version and parts of a large record are known after a restart; nothing of it stays."""
     with leading(zookeeper.hosts, name) as store:
@@ -95,7 +70,7 @@ def test_next_leader_deletes_a_record_that_it_has_only_read(
         store.persist_committed(committed(1), aside(1, s=LARGE))
     assert raw.get_children(f"/txn/{name}/parts")
     with leading(zookeeper.hosts, name) as store:
-        assert request_replays(zookeeper.hosts, name, CONFIG, [1]) == [1]
+        assert backend.request_replays(name, [1]) == [1]
         assert store.requested_replay(()) == aside(1, s=LARGE)
         store.persist_committed(committed(2, epoch=2), replay_of=1)
     assert raw.get_children(f"/txn/{name}/quarantine") == []
@@ -119,21 +94,6 @@ def test_nothing_is_read_while_nothing_is_quarantined(
         assert store.requested_replay(()) is None
 
 
-def test_only_quarantined_txids_can_be_replayed(
-    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
-) -> None:
-    """One unknown txid refuses the whole request, and says what is quarantined."""
-    with pytest.raises(UserError, match="Txid 3 of topology .* The quarantined txids are 1, 2"):
-        request_replays(zookeeper.hosts, name, CONFIG, [1, 3])
-    assert store.requested_replay(()) is None
-    for txid in (1, 2):
-        store.persist_committed(committed(txid + 2), replay_of=txid)
-    with pytest.raises(UserError, match="has no quarantined txids"):
-        request_replays(zookeeper.hosts, name, CONFIG, None)
-    with pytest.raises(TopologyError, match="knows no topology"):
-        request_replays(zookeeper.hosts, f"{name}-other", CONFIG, None)
-
-
 def overtaking(monkeypatch: pytest.MonkeyPatch, module: str, rival: Callable[[], object]) -> None:
     """Between a module's next read and its write, a rival writes."""
     rivals = [rival]
@@ -149,27 +109,27 @@ def overtaking(monkeypatch: pytest.MonkeyPatch, module: str, rival: Callable[[],
 
 def test_requests_at_the_same_time_are_all_kept(
     zookeeper: EmbeddedZooKeeper,
+    backend: ZooKeeperBackend,
     store: ZooKeeperProgress,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A user who was overtaken between the read and the write does not overwrite the other's."""
-    overtaking(
-        monkeypatch, "replay_requests", lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])
-    )
-    assert request_replays(zookeeper.hosts, name, CONFIG, [1]) == [1]
+    overtaking(monkeypatch, "replay_requests", lambda: backend.request_replays(name, [2]))
+    assert backend.request_replays(name, [1]) == [1]
     assert read_status(zookeeper.hosts, name, CONFIG).replays_requested == {1, 2}
 
 
 def test_a_request_that_comes_while_another_is_refused_is_kept(
     zookeeper: EmbeddedZooKeeper,
+    backend: ZooKeeperBackend,
     store: ZooKeeperProgress,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The leader withdraws the one that it refuses, whoever writes the node meanwhile."""
-    request_replays(zookeeper.hosts, name, CONFIG, [1])
-    overtaking(monkeypatch, "progress", lambda: request_replays(zookeeper.hosts, name, CONFIG, [2]))
+    backend.request_replays(name, [1])
+    overtaking(monkeypatch, "progress", lambda: backend.request_replays(name, [2]))
     store.refuse_replay(1, "gone")
     status = read_status(zookeeper.hosts, name, CONFIG)
     assert status.replays_requested == {2}
@@ -177,7 +137,7 @@ def test_a_request_that_comes_while_another_is_refused_is_kept(
 
 
 def test_the_parts_of_a_large_record_that_is_refused_are_replaced(
-    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+    zookeeper: EmbeddedZooKeeper, backend: ZooKeeperBackend, name: str, raw: KazooClient
 ) -> None:
     """Nothing is left of them when its txid is dropped."""
     with leading(zookeeper.hosts, name) as store:
@@ -185,7 +145,7 @@ def test_the_parts_of_a_large_record_that_is_refused_are_replaced(
         store.persist_committed(committed(1), aside(1, s=LARGE))
         store.refuse_replay(1, "gone")
     with leading(zookeeper.hosts, name) as store:
-        assert request_drops(zookeeper.hosts, name, CONFIG, [1]) == [1]
+        assert backend.request_drops(name, [1]) == [1]
         dropped = store.requested_drop(())
         assert dropped is not None
         assert dropped.spouts == {"s": LARGE}
@@ -194,12 +154,16 @@ def test_the_parts_of_a_large_record_that_is_refused_are_replaced(
 
 
 def test_what_was_given_up_is_not_given_up_in_another_life(
-    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str, raw: KazooClient
+    zookeeper: EmbeddedZooKeeper,
+    backend: ZooKeeperBackend,
+    store: ZooKeeperProgress,
+    name: str,
+    raw: KazooClient,
 ) -> None:
     """`txn recover` and `txn import` make the progress anew: a txid of the same number may have
     read something else. A release before this one does not see the requests.
     """
-    request_drops(zookeeper.hosts, name, CONFIG, [1])
+    backend.request_drops(name, [1])
     assert read_status(zookeeper.hosts, name, CONFIG).drops_requested == {1}
     assert raw.get(f"/txn/{name}/quarantine")[0] == b""
     store.close()
@@ -212,7 +176,11 @@ def test_what_was_given_up_is_not_given_up_in_another_life(
 
 
 def test_requests_that_cannot_be_read_are_refused(
-    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str, raw: KazooClient
+    zookeeper: EmbeddedZooKeeper,
+    backend: ZooKeeperBackend,
+    store: ZooKeeperProgress,
+    name: str,
+    raw: KazooClient,
 ) -> None:
     """What somebody wrote into the node by hand is never read as "no requests"."""
     raw.create(f"/txn/{name}/drops", b"{}")
@@ -223,7 +191,7 @@ def test_requests_that_cannot_be_read_are_refused(
     for read in (
         lambda: store.requested_replay(()),
         lambda: read_status(zookeeper.hosts, name, CONFIG),
-        lambda: request_replays(zookeeper.hosts, name, CONFIG, None),
+        lambda: backend.request_replays(name, None),
     ):
         with pytest.raises(ProgressUnreadableError, match="quarantine' does not hold JSON"):
             read()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.zookeeper.progress_store import CONFIG, bare_client, leading
+from tests.zookeeper.progress_store import bare_client, leading
 from txn.embedded import EmbeddedZooKeeper
-from txn.errors import NewerFormatError, ProgressUnreadableError, TopologyError
+from txn.errors import NewerFormatError, ProgressUnreadableError
 from txn.protocol.records import RowReplayRecord
+from txn.zookeeper.backend import ZooKeeperBackend
 from txn.zookeeper.client.connection import Connection, OutcomeUnknownError
-from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
 
 
 @pytest.fixture
@@ -45,36 +45,8 @@ def replay(number: int, **given: Any) -> RowReplayRecord:
     return RowReplayRecord(number=number, **fields)
 
 
-def test_replays_are_kept_by_stream_and_number(zookeeper: EmbeddedZooKeeper, name: str) -> None:
-    """Each is made once and settled once, and a topology without any has none."""
-    hosts = zookeeper.hosts
-    assert read_row_replays(hosts, name, CONFIG) == {}
-    for _ in range(2):
-        assert begin_row_replay(hosts, name, CONFIG, replay(1)) == replay(1)
-    assert begin_row_replay(hosts, name, CONFIG, replay(1, stream="t")) == replay(1, stream="t")
-    assert begin_row_replay(hosts, name, CONFIG, replay(2)) == replay(2)
-    for _ in range(2):
-        settle_row_replay(hosts, name, CONFIG, replay(1))
-    assert read_row_replays(hosts, name, CONFIG) == {
-        "s": (replay(1, placed=True), replay(2)),
-        "t": (replay(1, stream="t"),),
-    }
-    with pytest.raises(TopologyError, match="knows no topology"):
-        begin_row_replay(hosts, f"{name}-other", CONFIG, replay(1))
-
-
-def test_of_two_replays_with_one_number_the_first_stands(
-    zookeeper: EmbeddedZooKeeper, name: str
-) -> None:
-    """Who comes second is given what stands there, and nothing of it changes."""
-    first, second = replay(1), replay(1, sha256="1")
-    assert begin_row_replay(zookeeper.hosts, name, CONFIG, first) == first
-    assert begin_row_replay(zookeeper.hosts, name, CONFIG, second) == first
-    assert read_row_replays(zookeeper.hosts, name, CONFIG) == {"s": (first,)}
-
-
 def test_an_answer_that_was_lost_is_looked_for(
-    zookeeper: EmbeddedZooKeeper, name: str, monkeypatch: pytest.MonkeyPatch
+    backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write whose outcome is unknown was carried out or is sent again; once in the end."""
     genuine = Connection.multi
@@ -90,20 +62,20 @@ def test_an_answer_that_was_lost_is_looked_for(
     monkeypatch.setattr(Connection, "multi", losing)
     for number, carried_out in ((1, True), (2, False)):
         lost += [carried_out] * (1 if carried_out else 2)
-        assert begin_row_replay(zookeeper.hosts, name, CONFIG, replay(number)) == replay(number)
+        assert backend.begin_row_replay(name, replay(number)) == replay(number)
         lost += [carried_out]
-        settle_row_replay(zookeeper.hosts, name, CONFIG, replay(number))
+        backend.settle_row_replay(name, replay(number))
         assert lost == []
-    found = read_row_replays(zookeeper.hosts, name, CONFIG)
+    found = backend.row_replays(name)
     assert found == {"s": (replay(1, placed=True), replay(2, placed=True))}
 
 
 def test_a_ledger_that_cannot_be_read_is_refused(
-    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+    backend: ZooKeeperBackend, name: str, raw: KazooClient
 ) -> None:
     """Damage, a number that is missing, and another's record are never read as "no replay"."""
     for number in (1, 2):
-        begin_row_replay(zookeeper.hosts, name, CONFIG, replay(number))
+        backend.begin_row_replay(name, replay(number))
     path = f"/txn/{name}/row_replays/s/2"
     good = raw.get(path)[0]
     for data, error, said in (
@@ -114,12 +86,12 @@ def test_a_ledger_that_cannot_be_read_is_refused(
     ):
         raw.set(path, data)
         with pytest.raises(error, match=said):
-            read_row_replays(zookeeper.hosts, name, CONFIG)
+            backend.row_replays(name)
         with pytest.raises(error, match=said):
-            begin_row_replay(zookeeper.hosts, name, CONFIG, replay(2))
+            backend.begin_row_replay(name, replay(2))
         with pytest.raises(error, match=said):
-            settle_row_replay(zookeeper.hosts, name, CONFIG, replay(2))
+            backend.settle_row_replay(name, replay(2))
     raw.set(path, good)
     raw.delete(f"/txn/{name}/row_replays/s/1")
     with pytest.raises(ProgressUnreadableError, match=r"has the replays \[2\], .* without a gap"):
-        read_row_replays(zookeeper.hosts, name, CONFIG)
+        backend.row_replays(name)

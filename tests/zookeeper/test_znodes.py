@@ -13,20 +13,10 @@ import pytest
 
 from tests.zookeeper.progress_store import noise
 from txn.errors import BatchError, ProgressUnreadableError, TopologyError
+from txn.protocol.encoding import DEPTH_LIMIT, NODE_LIMIT, RECORD_LIMIT, decode, encode
 from txn.protocol.records import BatchRecord, CommittedRecord, EpochRecord, QuarantineRecord
-from txn.zookeeper.znodes import (
-    DEPTH_LIMIT,
-    NODE_LIMIT,
-    RECORD_LIMIT,
-    Paths,
-    check_topology_name,
-    decode,
-    decode_index,
-    encode,
-    join_parts,
-    split_parts,
-    txid_of,
-)
+from txn.protocol.store import check_topology_name
+from txn.zookeeper.znodes import Paths, decode_index, join_parts, split_parts, txid_of
 
 COMMITTED = CommittedRecord(txid=7, epoch=2, spouts={"s": {"at": [1, 2]}}, tables={"t": 9})
 

@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-__all__ = ["completed", "overridden"]
+__all__ = ["completed", "credentials_in", "overridden", "secrets_of"]
 
 _PREFIX = "TXN_"
 _PAIRS = ("zookeeper_auth", "zookeeper_readers")
@@ -83,6 +83,21 @@ def overridden(config: TopologyConfig, pairs: Sequence[str]) -> TopologyConfig:
             )
         settings[name] = _Setting(_parsed(name, text, f"--set {name}"), f"--set {name}")
     return _apply(config, settings)
+
+
+def credentials_in(config: TopologyConfig) -> frozenset[str]:
+    """Return the secrets in these settings: credentials, and their passwords."""
+    secrets: set[str] = set()
+    for _, credential in config.zookeeper_auth:
+        secrets |= secrets_of(credential.get_secret_value())
+    if config.zookeeper_keyfile_password is not None:
+        secrets.add(config.zookeeper_keyfile_password.get_secret_value())
+    return frozenset(secrets)
+
+
+def secrets_of(credential: str) -> set[str]:
+    """Return what must not be shown of "user:password": all of it, and the password."""
+    return {credential, credential.partition(":")[2]}
 
 
 def _apply(config: TopologyConfig, settings: Mapping[str, _Setting]) -> TopologyConfig:

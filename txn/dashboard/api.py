@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from txn.config.location import as_option
 from txn.dashboard.watching.entries import Filter, IndexedTxid, Part
 from txn.dashboard.watching.run_files import FlightNote, RunNote
 from txn.dashboard.watching.tables import difference, first_rows
@@ -22,7 +23,6 @@ from txn.delta.log import TableLog
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.rows.bad_rows import bad_rows_among, has_bad_rows
-from txn.zookeeper.client.location import as_option
 
 __all__ = [
     "bad_rows",

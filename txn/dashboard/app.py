@@ -19,6 +19,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from txn.backends import used_credentials
+from txn.config.settings import credentials_in
 from txn.dashboard import api
 from txn.dashboard.guard import Guard
 from txn.dashboard.scrub import Scrubber, secrets_in
@@ -29,7 +31,6 @@ from txn.doctor.checkup import look
 from txn.doctor.findings import error
 from txn.errors import TxnError, UserError
 from txn.text import first_line
-from txn.zookeeper.client.access import credentials_in, used_credentials
 
 __all__ = ["page"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.config import TopologyConfig
+from txn.config.location import resolve
 from txn.doctor.findings import Finding, error, note
 from txn.doctor.machine import check_disk, check_machine
 from txn.doctor.tables import check_storage, check_table, check_writers
@@ -19,7 +20,6 @@ from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
 from txn.storage.locations import is_local, parent
 from txn.text import first_line
-from txn.zookeeper.client.location import resolve
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -34,7 +34,7 @@ def diagnose(
 
     Args:
         topology: the topology whose nodes and tables are checked; None: no topology.
-        zookeeper: see `txn.zookeeper.client.location.resolve`.
+        zookeeper: see `txn.config.location.resolve`.
         tables: further tables to check: local paths or URIs.
 
     Raises:

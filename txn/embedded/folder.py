@@ -23,7 +23,7 @@ from typing import IO
 from txn.embedded.files import LOG4J, ZOO_CFG
 from txn.embedded.guard import CREDENTIAL, guard_setting
 from txn.errors import SetupError
-from txn.zookeeper.client.liveness import is_running
+from txn.machine.liveness import is_running
 
 __all__ = ["IN_USE", "LOOPBACK", "Owner", "ServerFolder", "port_of", "serves"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from txn.config import TopologyConfig
+from txn.config.location import resolve
 from txn.embedded.folder import IN_USE, ServerFolder, port_of, serves
 from txn.embedded.guard import read_credential, require_own_listener
 from txn.embedded.server import EmbeddedZooKeeper
 from txn.errors import LeaderExistsError, SetupError, TxnError
+from txn.machine.liveness import is_alive
 from txn.zookeeper.client.access import lend
-from txn.zookeeper.client.liveness import is_alive
-from txn.zookeeper.client.location import resolve
 
 __all__ = [
     "is_served",

@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, UserError
+from txn.protocol.encoding import encode
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
@@ -29,7 +30,6 @@ from txn.protocol.records import (
     QuarantineRecord,
     RowReplayRecord,
 )
-from txn.zookeeper.znodes import encode
 
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
 

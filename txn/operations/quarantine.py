@@ -1,22 +1,14 @@
-"""The txids that were committed empty: list them, ask for their replay, or give them up."""
+"""List the txids that were committed empty, and what is requested for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from txn.config import TopologyConfig
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import QuarantineRecord
-from txn.zookeeper.replay_requests import request_drops, request_replays
-from txn.zookeeper.status import TopologyStatus, read_status
 
-__all__ = [
-    "Quarantined",
-    "list_quarantined",
-    "quarantined_in",
-    "request_drops",
-    "request_replays",
-]
+__all__ = ["Quarantined", "quarantined_in"]
 
 Wish = Literal["requested", "drop requested"]
 
@@ -32,15 +24,6 @@ class Quarantined:
     def to_json(self) -> dict[str, Any]:
         """Return all fields of the record, and `replay`."""
         return {**self.record.model_dump(mode="json", exclude={"version"}), "replay": self.replay}
-
-
-def list_quarantined(hosts: str, topology: str, config: TopologyConfig) -> tuple[Quarantined, ...]:
-    """Read the quarantined txids of a topology, ascending. Changes nothing.
-
-    Raises:
-        TxnError: as `txn.zookeeper.status.read_status`.
-    """
-    return quarantined_in(read_status(hosts, topology, config))
 
 
 def quarantined_in(status: TopologyStatus) -> tuple[Quarantined, ...]:

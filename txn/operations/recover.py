@@ -19,14 +19,13 @@ from txn.errors import (
     UserError,
 )
 from txn.interfaces import Publication
+from txn.machine.liveness import is_alive
 from txn.operations.loading import TargetError
 from txn.operations.table_logs import recent_publications, table_log
+from txn.protocol.backend import ProgressBackend
 from txn.protocol.rebuild import quarantined, rebuild, replayed
 from txn.protocol.records import Progress
 from txn.storage.locations import identity
-from txn.zookeeper.client.liveness import is_alive
-from txn.zookeeper.progress import ZooKeeperProgress
-from txn.zookeeper.status import list_topologies, read_status
 
 if TYPE_CHECKING:
     from txn.dataflow.graph import Sink
@@ -102,7 +101,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
 
 
-def is_needed(hosts: str, topology: Topology, recovered: RecoveredProgress) -> bool:
+def is_needed(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> bool:
     """Return True if ZooKeeper is behind the tables, follows others, or is unreadable.
 
     Changes nothing.
@@ -113,10 +112,10 @@ def is_needed(hosts: str, topology: Topology, recovered: RecoveredProgress) -> b
         NewerFormatError: a newer release wrote it.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    if topology.name not in list_topologies(hosts, topology.settings):
+    if topology.name not in backend.topologies():
         return True
     try:
-        status = read_status(hosts, topology.name, topology.settings)
+        status = backend.status(topology.name)
     except NewerFormatError:
         raise
     except ProgressUnreadableError:
@@ -144,7 +143,7 @@ def is_needed(hosts: str, topology: Topology, recovered: RecoveredProgress) -> b
     return committed < held or status.epoch < recovered.epoch + bool(foreign)
 
 
-def write(hosts: str, topology: Topology, recovered: RecoveredProgress) -> int:
+def write(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> int:
     """Write the tables' state into ZooKeeper, under a new epoch.
 
     Returns:
@@ -152,16 +151,16 @@ def write(hosts: str, topology: Topology, recovered: RecoveredProgress) -> int:
 
     Raises:
         LeaderExistsError: the topology runs.
-        ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
+        ProgressUnreadableError, ProgressUnavailableError: as `ProgressStore.rebuild`.
     """
     progress = recovered.progress
-    store = ZooKeeperProgress(hosts, topology.name, topology.settings)
+    store = backend.open(topology.name)
     try:
         epoch = store.rebuild(
             progress.committed, at_least=recovered.epoch + 1, takes_over=recovered.incarnations
         )
         store.load()
-        quarantine = read_status(hosts, topology.name, topology.settings).quarantine
+        quarantine = backend.status(topology.name).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
         publications = tuple(_publications(topology))
         done = replayed(quarantine, publications, committed.txid)

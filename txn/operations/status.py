@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from txn.config import TopologyConfig
+from txn.machine.liveness import is_alive
 from txn.operations.quarantine import Quarantined, quarantined_in
+from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import LeaderIdentity, NoticesRecord, StandbyIdentity
-from txn.zookeeper.client.liveness import is_alive
-from txn.zookeeper.status import TopologyStatus, read_status
 
-__all__ = ["StandbyStatus", "Status", "gather", "status_of"]
+__all__ = ["StandbyStatus", "Status", "status_of"]
 
 
 @dataclass(frozen=True)
@@ -74,20 +73,6 @@ class Status:
             "quarantined": len(self.quarantine),
             "quarantine": [quarantined.to_json() for quarantined in self.quarantine],
         }
-
-
-def gather(hosts: str, topology: str, config: TopologyConfig, *, served: bool = True) -> Status:
-    """Read the status of a topology. Takes no lock, changes nothing.
-
-    Args:
-        served: as for `status_of`.
-
-    Raises:
-        TopologyError: there is no such topology; lists the existing ones.
-        ProgressUnreadableError: a node cannot be read; names it.
-        ProgressUnavailableError: ZooKeeper did not answer.
-    """
-    return status_of(read_status(hosts, topology, config), served=served)
 
 
 def status_of(status: TopologyStatus, *, served: bool = True) -> Status:

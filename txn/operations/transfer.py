@@ -8,14 +8,10 @@ from datetime import datetime, timezone
 
 from pydantic import ValidationError
 
-from txn.config import TopologyConfig
-from txn.errors import ProgressUnavailableError, ProgressUnreadableError, UserError
+from txn.errors import ProgressUnavailableError, ProgressUnreadableError, TopologyError, UserError
 from txn.operations.progress_file import ProgressFile
+from txn.protocol.backend import ProgressBackend, TopologyStatus
 from txn.protocol.records import ColumnsRecord, CommittedRecord, RowReplayRecord
-from txn.zookeeper.progress import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_drops, request_replays
-from txn.zookeeper.row_replays import begin_row_replay, read_row_replays
-from txn.zookeeper.status import TopologyStatus, find_status, list_topologies, read_status
 
 __all__ = ["export_progress", "import_progress"]
 
@@ -23,7 +19,7 @@ _READS = 20
 _PAUSE_SECS = 0.05
 
 
-def export_progress(hosts: str, topology: str, config: TopologyConfig) -> ProgressFile:
+def export_progress(backend: ProgressBackend, topology: str) -> ProgressFile:
     """Read a topology's progress at one moment, whether or not it runs. Takes no lock.
 
     Raises:
@@ -36,8 +32,8 @@ def export_progress(hosts: str, topology: str, config: TopologyConfig) -> Progre
     for _ in range(_READS):
         try:
             # The replays first: their rows were committed before.
-            replays = read_row_replays(hosts, topology, config)
-            return _file(read_status(hosts, topology, config), replays)
+            replays = backend.row_replays(topology)
+            return _file(backend.status(topology), replays)
         except ValidationError as error:
             # A commit between two reads leaves records that do not fit each other.
             reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
@@ -70,7 +66,7 @@ def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord
 
 
 def import_progress(
-    hosts: str, progress: ProgressFile, config: TopologyConfig, *, replace: bool = False
+    backend: ProgressBackend, progress: ProgressFile, *, replace: bool = False
 ) -> int:
     """Write this progress as its topology's, under a new epoch.
 
@@ -89,12 +85,12 @@ def import_progress(
     Raises:
         UserError: the topology exists, and `replace` is False; reports its newest txid.
         LeaderExistsError: the topology runs.
-        ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
+        ProgressUnreadableError, ProgressUnavailableError: as `ProgressStore.rebuild`.
     """
     name = progress.topology
-    if not replace and name in list_topologies(hosts, config):
-        raise _exists(hosts, progress, config)
-    store = ZooKeeperProgress(hosts, name, config)
+    if not replace and name in backend.topologies():
+        raise _exists(backend, progress)
+    store = backend.open(name)
     try:
         epoch = store.rebuild(
             CommittedRecord(),
@@ -111,21 +107,23 @@ def import_progress(
         for batch in progress.batches:
             store.persist_start(batch.model_copy(update={"epoch": epoch}))
         if progress.replays_requested:
-            request_replays(hosts, name, config, progress.replays_requested)
+            backend.request_replays(name, progress.replays_requested)
         if progress.drops_requested:
-            request_drops(hosts, name, config, progress.drops_requested)
+            backend.request_drops(name, progress.drops_requested)
         for replay in progress.row_replays:
-            begin_row_replay(hosts, name, config, replay)
+            backend.begin_row_replay(name, replay)
         store.persist_committed(progress.committed.model_copy(update={"epoch": epoch}))
     finally:
         store.close()
     return epoch
 
 
-def _exists(hosts: str, progress: ProgressFile, config: TopologyConfig) -> UserError:
+def _exists(backend: ProgressBackend, progress: ProgressFile) -> UserError:
     try:
-        status = find_status(hosts, progress.topology, config)
-        there = f"txid {status.progress.committed.txid}, epoch {status.epoch}" if status else "gone"
+        status = backend.status(progress.topology)
+        there = f"txid {status.progress.committed.txid}, epoch {status.epoch}"
+    except TopologyError:
+        there = "gone"
     except ProgressUnreadableError:
         there = "not readable"
     return UserError(

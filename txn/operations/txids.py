@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from txn.operations.history import HistoryEntry
+    from txn.protocol.backend import ProgressBackend
     from txn.topology import Topology
 
 __all__ = ["History", "history"]
@@ -25,14 +26,17 @@ _COLUMNS = ("txid", "attempt", "committed", "published_at", "read", "rows", "ver
 
 
 def history(
-    topology: Topology | str, *, zookeeper: str = "embedded", limit: int | None = None
+    topology: Topology | str,
+    *,
+    zookeeper: str | ProgressBackend = "embedded",
+    limit: int | None = None,
 ) -> History:
     """Read the newest txids of a topology from its tables' logs. Changes nothing.
 
     Args:
         topology: the object; or a name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
-        zookeeper: as for `Topology.run`. The object needs none: a txid then counts as committed
-            if all its tables hold it.
+        zookeeper: as for `Topology.run`, or a backend. The object needs none: a txid then counts
+            as committed if all its tables hold it.
         limit: the most txids to return; None: all that the logs still have.
 
     Raises:

@@ -6,9 +6,11 @@ tests/protocol/test_store.py tests the contract over both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
+from txn.errors import TopologyError
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
@@ -21,7 +23,11 @@ from txn.protocol.records import (
     QuarantineRecord,
 )
 
-__all__ = ["ProgressStore"]
+__all__ = ["ProgressStore", "check_topology_name"]
+
+_LONGEST_NAME = 200
+# ZooKeeper refuses these in paths; with "/" the path would leave the topology's own node.
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 class ProgressStore(Protocol):
@@ -139,5 +145,49 @@ class ProgressStore(Protocol):
             BatchError, ValueError: as `persist_start`.
         """
 
+    def rebuild(
+        self,
+        record: CommittedRecord,
+        *,
+        at_least: int,
+        takes_over: Iterable[int] = (),
+        forget: bool = False,
+    ) -> int:
+        """Lead, and replace `committed` and all batches by `record`: `txn recover`, `txn import`.
+
+        Works with missing and unreadable data too; deletes unreadable quarantine records and all
+        requests to drop. The topology begins a new incarnation. Call `load` afterwards.
+
+        Args:
+            record: the state in the tables; its `epoch` is replaced by the one taken here.
+            at_least: the smallest epoch to take: the tables' newest epoch + 1.
+            takes_over: the incarnations that led the tables, besides the present one.
+            forget: delete all of the present incarnation except its epoch: quarantine, requests,
+                columns, program, notices and replays of rows.
+
+        Returns:
+            The new epoch.
+
+        Raises:
+            NewerFormatError: a newer release wrote the data; nothing is replaced.
+            LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
+        """
+
     def close(self) -> None:
         """Give up leadership, so that the next leader need not wait. Idempotent."""
+
+
+def check_topology_name(name: str) -> str:
+    """Return `name`, if it can be one ZooKeeper path component.
+
+    Raises:
+        TopologyError: it is empty, too long, "." or "..", or has a forbidden character.
+    """
+    if not name or len(name) > _LONGEST_NAME or name in (".", "..") or _FORBIDDEN.search(name):
+        raise TopologyError(
+            f"A topology cannot be called {name!r}: the name becomes one component of a ZooKeeper "
+            f"path. Use 1 to {_LONGEST_NAME} characters without '/', control characters or "
+            "private-use characters, and not '.' or '..'.",
+            number="TXN-104",
+        )
+    return name

@@ -20,8 +20,9 @@ from txn.testing.capability_check import capabilities
 from txn.testing.clock import ManualClock
 from txn.testing.committer_bench import CommitterBench
 from txn.testing.committer_contract import CommitterContract
-from txn.testing.progress import MemoryNodes, MemoryProgress, run_in_memory
+from txn.testing.progress import MemoryNodes, MemoryProgress
 from txn.testing.recording_committer import RecordingCommitter
+from txn.testing.running import run_in_memory
 from txn.testing.spout_bench import ContractError, SpoutBench
 from txn.testing.spout_contract import SpoutContract, Verdict, judge
 

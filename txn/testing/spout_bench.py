@@ -30,8 +30,8 @@ from txn.interfaces.spout_capabilities import (
     ReportsPlannedLag,
     SizesBatches,
 )
+from txn.protocol.encoding import NODE_LIMIT
 from txn.testing.capability_check import capabilities
-from txn.zookeeper.znodes import NODE_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

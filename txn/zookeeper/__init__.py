@@ -9,8 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txn.protocol.backend import TopologyStatus
     from txn.zookeeper.progress import ZooKeeperProgress
-    from txn.zookeeper.status import TopologyStatus, list_topologies, read_status
+    from txn.zookeeper.status import list_topologies, read_status
 
 __all__ = ["TopologyStatus", "ZooKeeperProgress", "list_topologies", "read_status"]
 

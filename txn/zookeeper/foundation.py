@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import CommittedRecord, EpochRecord
 from txn.zookeeper.client.connection import (
     Connection,
@@ -14,7 +15,7 @@ from txn.zookeeper.client.connection import (
     Put,
     RefusedError,
 )
-from txn.zookeeper.znodes import FormatRecord, Paths, decode, encode, require
+from txn.zookeeper.znodes import FormatRecord, Paths, require
 
 __all__ = ["check_format", "create_topology", "repair_topology"]
 

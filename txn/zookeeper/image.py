@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from txn.errors import NewerFormatError, ProgressUnreadableError
+from txn.protocol.encoding import NEVER_GUESSED, decode
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
@@ -23,15 +24,7 @@ from txn.protocol.records import (
     RowReplayRecord,
 )
 from txn.zookeeper.client.connection import Connection, Delete, Node, Operation, Put
-from txn.zookeeper.znodes import (
-    NEVER_GUESSED,
-    Paths,
-    decode,
-    decode_index,
-    join_parts,
-    require,
-    txid_of,
-)
+from txn.zookeeper.znodes import Paths, decode_index, join_parts, require, txid_of
 
 __all__ = [
     "Image",

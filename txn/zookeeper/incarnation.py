@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterable
 
 from txn.errors import NewerFormatError, ProgressUnreadableError
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import IncarnationRecord
 from txn.zookeeper.client.connection import Connection
 from txn.zookeeper.writing import NodeWrite
-from txn.zookeeper.znodes import Paths, decode, encode
+from txn.zookeeper.znodes import Paths
 
 __all__ = ["first_life", "next_life", "read_incarnation"]
 

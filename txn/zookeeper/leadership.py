@@ -34,6 +34,8 @@ from txn.errors import (
     LeaderExistsError,
     ProgressUnavailableError,
 )
+from txn.machine.liveness import is_alive, this_process
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import EpochRecord, LeaderIdentity
 from txn.zookeeper.client.connection import (
     Check,
@@ -46,10 +48,9 @@ from txn.zookeeper.client.connection import (
     Put,
     RefusedError,
 )
-from txn.zookeeper.client.liveness import is_alive, this_process
 from txn.zookeeper.foundation import check_format, create_topology
 from txn.zookeeper.standbys import Announcement
-from txn.zookeeper.znodes import Paths, decode, encode, require
+from txn.zookeeper.znodes import Paths, require
 
 __all__ = [
     "Leadership",

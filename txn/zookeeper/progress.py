@@ -28,6 +28,7 @@ from txn.errors import (
     TopologyError,
     TxnError,
 )
+from txn.protocol.encoding import encode
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
@@ -40,7 +41,7 @@ from txn.protocol.records import (
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.protocol.store import ProgressStore
+from txn.protocol.store import ProgressStore, check_topology_name
 from txn.zookeeper.client.connection import (
     Check,
     Connection,
@@ -66,7 +67,7 @@ from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.status import BASE, read_status
 from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
-from txn.zookeeper.znodes import Paths, check_topology_name, encode, require
+from txn.zookeeper.znodes import Paths, require
 
 __all__ = ["ZooKeeperProgress"]
 
@@ -77,7 +78,7 @@ _RELEASE_SECS = 2.0
 class ZooKeeperProgress(ProgressStore):
     """One topology's durable state in ZooKeeper.
 
-    Call `lead`, then `load`, then `persist_start` and `persist_committed`, and `close` at the end.
+    Each method does what its contract says (`ProgressStore`); here stands what it costs, and how.
 
     Args:
         hosts: connect string, "host:2181,host2:2181/chroot".
@@ -147,19 +148,10 @@ class ZooKeeperProgress(ProgressStore):
         """Take the leadership and the next epoch; creates the topology's nodes the first time.
 
         Args:
-            wait: True: stand by until the present leader is gone; False: raise.
-            on_waiting: called before the wait and for every new leader, with that leader; None:
-                ZooKeeper does not answer, and the wait goes on.
-            stopped: returns True to end the wait; polled once a second.
+            wait: as the contract says.
+            on_waiting: called for every new leader, too; with None while ZooKeeper is silent.
+            stopped: polled once a second.
             at_least: the smallest epoch to take (the tables may hold later ones).
-
-        Returns:
-            The epoch, 1 or more, higher than any before.
-
-        Raises:
-            LeaderExistsError: another live process leads, and `wait` is False; names it.
-            ProgressUnreadableError: nodes of an unknown format, or some are missing.
-            ProgressUnavailableError: ZooKeeper did not answer, or the wait was stopped.
         """
         with self._exclusive():
             epoch = self._leadership.claim(
@@ -173,11 +165,7 @@ class ZooKeeperProgress(ProgressStore):
 
     @property
     def epoch(self) -> int:
-        """The epoch that `lead` returned.
-
-        Raises:
-            RuntimeError: `lead` was not called.
-        """
+        """The epoch that `lead` returned."""
         if self._leadership.epoch is None:
             raise RuntimeError("lead() comes first: without an epoch nothing is read or written")
         return self._leadership.epoch
@@ -190,15 +178,11 @@ class ZooKeeperProgress(ProgressStore):
     def assert_leading(self, seconds: float | None = None) -> None:
         """Return once the session is healthy and the server confirms our epoch.
 
-        Called right before each publication. After a lost session it waits for a new one and claims
-        the leadership again, under the same epoch if no other leader took one meanwhile.
+        After a lost session it waits for a new one and claims the leadership again, under the same
+        epoch if no other leader took one meanwhile.
 
         Args:
             seconds: the longest time to try; None: `zookeeper_deadline_secs`.
-
-        Raises:
-            FencedError: a newer leader exists.
-            ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
         seconds = self._timeout_secs if seconds is None else seconds
@@ -236,12 +220,7 @@ class ZooKeeperProgress(ProgressStore):
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """Read the durable state without leading, over a session of its own, without the lock.
-
-        Raises:
-            ProgressUnreadableError: as `load`.
-            ProgressUnavailableError: no answer within `zookeeper_connect_secs`.
-        """
+        """Read without leading, over a session of its own, for at most `zookeeper_connect_secs`."""
         try:
             status = read_status(
                 self._hosts, self._topology, self._config, sleep=self._sleep, clock=self._clock
@@ -256,7 +235,6 @@ class ZooKeeperProgress(ProgressStore):
         Raises:
             ProgressUnreadableError: a node is missing, unreadable, of an unknown version, or does
                 not fit the others; names it. Never read as "no state".
-            FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
         with self._exclusive() as deadline:
@@ -289,12 +267,7 @@ class ZooKeeperProgress(ProgressStore):
                 self._leadership.write(deletes, deadline)
 
     def incarnation(self) -> IncarnationRecord:
-        """Return the incarnation of the topology; the first leader of this release creates it.
-
-        Raises:
-            ProgressUnreadableError: the node is unreadable.
-            FencedError, ProgressUnavailableError: as `assert_leading`.
-        """
+        """Return the incarnation of the topology; the first leader of this release creates it."""
         _ = self.epoch
         with self._writing() as deadline:
             present = read_incarnation(self._connection, self._paths, deadline)
@@ -309,10 +282,6 @@ class ZooKeeperProgress(ProgressStore):
 
         No request while nothing is quarantined, otherwise one read: only this leader adds and
         removes quarantined txids, so only the requests must be read.
-
-        Raises:
-            ProgressUnreadableError: another program has changed the node.
-            ProgressUnavailableError: as `assert_leading`.
         """
         return self._requested(
             lambda deadline: read_requests(self._connection, self._paths, deadline)[0].replay,
@@ -338,14 +307,7 @@ class ZooKeeperProgress(ProgressStore):
     # --- writing -----------------------------------------------------------------------------
 
     def persist_start(self, record: BatchRecord) -> None:
-        """Make the START of an attempt durable: one multi, after one per part of a large record.
-
-        Raises:
-            FencedError: a newer leader exists, or another program changed the node.
-            ProgressUnavailableError: no answer until the deadline; the record may be durable or
-                not, so the topology must be started again.
-            BatchError: the metadata is not JSON, or too large.
-        """
+        """Make the START of an attempt durable: one multi, after one per part of a large record."""
         self._check_record(record.epoch)
         with self._writing() as deadline:
             image = self._loaded
@@ -362,11 +324,7 @@ class ZooKeeperProgress(ProgressStore):
             image.batches[record.txid] = new.stored
 
     def drop_open(self) -> None:
-        """Drop the open batches: one multi, which writes `committed` unchanged.
-
-        Raises:
-            FencedError, ProgressUnavailableError: as `persist_start`.
-        """
+        """Drop the open batches: one multi, which writes `committed` unchanged."""
         with self._writing() as deadline:
             image = self._loaded
             record = image.committed.record
@@ -383,14 +341,7 @@ class ZooKeeperProgress(ProgressStore):
     ) -> None:
         """Move `committed` to a txid and drop the batches up to it: one multi.
 
-        Args:
-            record: every table holds everything up to its txid.
-            quarantine: stored in the same multi, if the txid was committed empty.
-            replay_of: the quarantined txid that this one has replayed; its record is deleted in
-                the same multi. Without a record, nothing changes.
-
-        Raises:
-            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
+        It also stores `quarantine` and deletes the record of `replay_of`, if there is one.
         """
         self._check_record(record.epoch)
         with self._writing() as deadline:
@@ -425,10 +376,6 @@ class ZooKeeperProgress(ProgressStore):
         """Write into its record why a txid is not replayed, then withdraw the request: two multis.
 
         A crash between them leaves the request, which the next leader handles again.
-
-        Raises:
-            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
-            ProgressUnreadableError: another program has changed the node of the requests.
         """
         with self._writing() as deadline:
             image, paths = self._loaded, self._paths
@@ -462,11 +409,7 @@ class ZooKeeperProgress(ProgressStore):
             yield from part_deletes(self._paths, batch)
 
     def persist_columns(self, record: ColumnsRecord) -> None:
-        """Make the columns of a stream durable: one multi, when they are first known or change.
-
-        Raises:
-            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
-        """
+        """Make the columns of a stream durable: one multi, when they are first known or change."""
         with self._writing() as deadline:
             image = self._loaded
             old = image.columns.get(record.stream)
@@ -485,11 +428,7 @@ class ZooKeeperProgress(ProgressStore):
             image.columns[record.stream] = new.stored
 
     def persist_program(self, record: ProgramRecord) -> None:
-        """Make the program's record durable: one multi, at the start of a changed program.
-
-        Raises:
-            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
-        """
+        """Make the program's record durable: one multi, at the start of a changed program."""
         with self._writing() as deadline:
             image = self._loaded
             # Never in parts: a leader of a release that does not know the node would remove them.
@@ -499,12 +438,7 @@ class ZooKeeperProgress(ProgressStore):
             self._image = replace(image, program=Stored(record, node.after))
 
     def persist_notices(self, record: NoticesRecord) -> None:
-        """Make the spouts' notices durable: one read and one multi, when they change.
-
-        Raises:
-            ProgressUnreadableError: the present node is unreadable, or a newer release wrote it.
-            FencedError, ProgressUnavailableError, BatchError, ValueError: as `persist_start`.
-        """
+        """Make the spouts' notices durable: one read and one multi, when they change."""
         self._check_record(record.epoch)
         with self._writing() as deadline:
             before = read_notices(self._connection, self._paths, deadline)
@@ -522,25 +456,9 @@ class ZooKeeperProgress(ProgressStore):
         takes_over: Iterable[int] = (),
         forget: bool = False,
     ) -> int:
-        """Lead, and replace `committed` and all batches by `record`: `txn recover`, `txn import`.
+        """Lead, and replace `committed` and all batches: one multi after the claim.
 
-        Works with missing and unreadable nodes too; deletes unreadable quarantine records. The
-        topology begins a new life: former leaders of its tables must not lead them again. Call
-        `load` afterwards.
-
-        Args:
-            record: the state in the tables; its `epoch` is replaced by the one taken here.
-            at_least: the smallest epoch to take: the tables' newest epoch + 1.
-            takes_over: the incarnations that led the tables, besides the one in ZooKeeper.
-            forget: delete all of the present life except its epoch: quarantine, requests, columns,
-                program, notices and replays of rows.
-
-        Returns:
-            The new epoch.
-
-        Raises:
-            NewerFormatError: a newer release wrote a node; nothing is replaced.
-            LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
+        Former leaders of the topology's tables must not lead them again: a new incarnation begins.
         """
         with self._writing() as deadline:
             repair_topology(self._connection, self._paths, deadline)

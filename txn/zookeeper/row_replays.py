@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 
-from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import RowReplayRecord
 from txn.zookeeper.client.connection import (
     Connection,
@@ -19,8 +19,7 @@ from txn.zookeeper.client.connection import (
     Put,
     RefusedError,
 )
-from txn.zookeeper.status import existing_topology
-from txn.zookeeper.znodes import Paths, decode, encode, require, txid_of
+from txn.zookeeper.znodes import Paths, require, txid_of
 
 __all__ = ["begin_row_replay", "read_row_replays", "settle_row_replay"]
 
@@ -31,56 +30,51 @@ _ADVICE = (
 
 
 def read_row_replays(
-    hosts: str, topology: str, config: TopologyConfig
+    connection: Connection, paths: Paths, deadline: float
 ) -> dict[str, tuple[RowReplayRecord, ...]]:
-    """Read the replays so far: stream -> replays by number. Changes nothing.
+    """Read the replays so far; as `ProgressBackend.row_replays`.
 
     Raises:
-        TopologyError: there is no such topology.
         ProgressUnreadableError: a node is unreadable, or one is missing between others.
-        ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
-        streams = connection.children(paths.row_replays, deadline) or []
-        return {name: _read_stream(connection, paths, name, deadline) for name in streams}
+    streams = connection.children(paths.row_replays, deadline) or []
+    return {name: _read_stream(connection, paths, name, deadline) for name in streams}
 
 
 def begin_row_replay(
-    hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
+    connection: Connection, paths: Paths, deadline: float, record: RowReplayRecord
 ) -> RowReplayRecord:
     """Make a replay durable, unless another one has its number; return the replay of that number.
 
     Raises:
-        TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
+        ProgressUnreadableError: that replay is unreadable.
     """
-    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
-        connection.ensure_path(paths.row_replays_of(record.stream), deadline)
-        path = paths.row_replay(record.stream, record.number)
-        data = encode(record, "replay of rows")
-        while (node := connection.get(path, deadline)) is None:
-            # Another process made it, or we did and lost the answer: the next read shows it.
-            with contextlib.suppress(OutcomeUnknownError, RefusedError):
-                connection.multi([Create(path, data)], deadline)
-        return _decoded(node.data, path, record.stream, record.number)
+    connection.ensure_path(paths.row_replays_of(record.stream), deadline)
+    path = paths.row_replay(record.stream, record.number)
+    data = encode(record, "replay of rows")
+    while (node := connection.get(path, deadline)) is None:
+        # Another process made it, or we did and lost the answer: the next read shows it.
+        with contextlib.suppress(OutcomeUnknownError, RefusedError):
+            connection.multi([Create(path, data)], deadline)
+    return _decoded(node.data, path, record.stream, record.number)
 
 
 def settle_row_replay(
-    hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
+    connection: Connection, paths: Paths, deadline: float, record: RowReplayRecord
 ) -> None:
     """Record that the file of a replay exists. Idempotent.
 
     Raises:
-        TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
+        ProgressUnreadableError: its node is unreadable or missing.
     """
-    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
-        path = paths.row_replay(record.stream, record.number)
-        data = encode(record.model_copy(update={"placed": True}), "replay of rows")
-        while True:
-            node = require(connection.get(path, deadline), path)
-            if _decoded(node.data, path, record.stream, record.number).placed:
-                return
-            with contextlib.suppress(OutcomeUnknownError, RefusedError):
-                connection.multi([Put(path, data, node.version)], deadline)
+    path = paths.row_replay(record.stream, record.number)
+    data = encode(record.model_copy(update={"placed": True}), "replay of rows")
+    while True:
+        node = require(connection.get(path, deadline), path)
+        if _decoded(node.data, path, record.stream, record.number).placed:
+            return
+        with contextlib.suppress(OutcomeUnknownError, RefusedError):
+            connection.multi([Put(path, data, node.version)], deadline)
 
 
 def _read_stream(

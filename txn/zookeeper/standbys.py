@@ -10,6 +10,8 @@ import contextlib
 from datetime import datetime, timezone
 
 from txn.errors import SetupError
+from txn.machine.liveness import this_process
+from txn.protocol.encoding import decode, encode
 from txn.protocol.records import StandbyIdentity
 from txn.zookeeper.client.connection import (
     Connection,
@@ -19,8 +21,7 @@ from txn.zookeeper.client.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from txn.zookeeper.client.liveness import this_process
-from txn.zookeeper.znodes import Paths, decode, encode
+from txn.zookeeper.znodes import Paths
 
 __all__ = ["Announcement", "read_standbys"]
 

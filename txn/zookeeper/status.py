@@ -1,41 +1,31 @@
-"""Read topologies from ZooKeeper for `txn status`; takes no lock, changes nothing."""
+"""Read topologies from ZooKeeper; takes no lock, changes nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
-from txn.protocol.records import (
-    IncarnationRecord,
-    LeaderIdentity,
-    NoticesRecord,
-    Progress,
-    QuarantineRecord,
-    StandbyIdentity,
-)
+from txn.protocol.backend import TopologyStatus
+from txn.protocol.store import check_topology_name
 from txn.zookeeper.client.connection import Connection
-from txn.zookeeper.client.remembering import RememberingConnection
 from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image, read_notices
 from txn.zookeeper.incarnation import read_incarnation
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.standbys import read_standbys
-from txn.zookeeper.znodes import Paths, check_topology_name
+from txn.zookeeper.znodes import Paths
 
 __all__ = [
     "BASE",
-    "StatusReader",
-    "TopologyStatus",
-    "existing_topology",
-    "find_status",
+    "existing_paths",
     "list_topologies",
+    "read_names",
     "read_status",
-    "require_answer",
+    "read_topology",
+    "topology_paths",
 ]
 
 BASE = "/txn"
@@ -45,34 +35,6 @@ _READS = 50
 _READS_TO_BE_SURE = 3
 """Reads in a row of an unreadable node, without a commit in between, that prove it unreadable."""
 _PAUSE_SECS = 0.02
-_OFTEN = re.compile(r"/(committed|batches|(batches|parts)/[^/]*)$")
-"""Paths of nodes that change with each batch, and are never cached."""
-
-
-@dataclass(frozen=True)
-class TopologyStatus:
-    """The state of a topology in ZooKeeper at one moment."""
-
-    topology: str
-    progress: Progress
-    epoch: int
-    """The newest epoch; 0 before the first leader."""
-    leader: LeaderIdentity | None
-    """The present leader, or None."""
-    last_leader: LeaderIdentity | None
-    """The process that took the newest epoch, alive or not."""
-    quarantine: tuple[QuarantineRecord, ...]
-    """Txids that were committed empty, ascending."""
-    replays_requested: frozenset[int] = frozenset()
-    """The quarantined txids that the topology will replay."""
-    standbys: tuple[StandbyIdentity, ...] = ()
-    """The standbys, the longest waiting first."""
-    incarnation: IncarnationRecord | None = None
-    """The present incarnation; None before the first leader of this release."""
-    notices: NoticesRecord | None = None
-    """The newest notices of the newest run's spouts; None if there were none."""
-    drops_requested: frozenset[int] = frozenset()
-    """The quarantined txids that the topology will give up."""
 
 
 def read_status(
@@ -92,95 +54,9 @@ def read_status(
         ProgressUnreadableError: as `ZooKeeperProgress.load`.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    reader = StatusReader(hosts, config, sleep=sleep, clock=clock)
-    with contextlib.closing(reader):
-        return reader.read(topology)
-
-
-class StatusReader:
-    """Reads topologies over one connection. Creates and changes nothing.
-
-    Each answer waits for ZooKeeper no longer than `zookeeper_connect_secs`.
-
-    Args:
-        remembers: read nodes again only after they have changed; for one thread that polls.
-    """
-
-    def __init__(
-        self,
-        hosts: str,
-        config: TopologyConfig,
-        *,
-        remembers: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._connection = (
-            RememberingConnection(
-                hosts, config, changes_often=_changes_often, sleep=sleep, clock=clock
-            )
-            if remembers
-            else Connection(hosts, config, sleep=sleep, clock=clock)
-        )
-        self._timeout_secs = config.zookeeper_connect_secs
-        self._sleep = sleep
-        self._clock = clock
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
-
-    def topologies(self) -> list[str]:
-        """Return the names of the topologies that ZooKeeper knows, sorted.
-
-        Raises:
-            ProgressUnavailableError: ZooKeeper did not answer.
-        """
-        deadline = self._clock() + self._timeout_secs
-        return self._connection.children(self._connection.chroot + BASE, deadline) or []
-
-    def is_led(self, topology: str) -> bool:
-        """True if the topology has a leader, by one request.
-
-        Raises:
-            ProgressUnavailableError: ZooKeeper did not answer.
-        """
-        paths = Paths(self._connection.chroot + BASE, topology)
-        return self._connection.get(paths.leader, self._clock() + self._timeout_secs) is not None
-
-    def read(self, topology: str) -> TopologyStatus:
-        """Read a topology's state; raises as `read_status`."""
-        check_topology_name(topology)
-        connection, deadline = self._connection, self._clock() + self._timeout_secs
-        paths = _existing(connection, topology, deadline)
-        image = _still_image(connection, paths, self._sleep, deadline)
-        epoch, _ = read_epoch(connection, paths, deadline)
-        holder = read_leader(connection, paths, deadline)
-        standbys = read_standbys(connection, paths, deadline)
-        incarnation = read_incarnation(connection, paths, deadline)
-        notices = read_notices(connection, paths, deadline)
-        is_current = notices is not None and notices.record.epoch >= epoch.epoch
-        return TopologyStatus(
-            topology,
-            image.progress,
-            epoch.epoch,
-            holder[0] if holder else None,
-            epoch.leader,
-            tuple(stored.record for stored in image.quarantine.values()),
-            image.requests,
-            standbys,
-            incarnation[0] if incarnation else None,
-            notices.record if notices and is_current else None,
-            image.drops,
-        )
-
-
-def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
-    """Like `read_status`; None if ZooKeeper does not know the topology (yet)."""
-    try:
-        return read_status(hosts, topology, config)
-    except TopologyError:
-        return None
+    with _connected(hosts, config, sleep, clock) as connection:
+        deadline = clock() + config.zookeeper_connect_secs
+        return read_topology(connection, topology, deadline, sleep)
 
 
 def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
@@ -189,56 +65,62 @@ def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with contextlib.closing(StatusReader(hosts, config)) as reader:
-        return reader.topologies()
+    with _connected(hosts, config, time.sleep, time.monotonic) as connection:
+        return read_names(connection, time.monotonic() + config.zookeeper_connect_secs)
 
 
-def require_answer(
-    hosts: str, config: TopologyConfig, *, sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """Return once ZooKeeper answers. Reads and creates nothing.
-
-    Raises:
-        ProgressUnavailableError: no answer within `zookeeper_connect_secs`.
-        SetupError: the server refused the credentials, or TLS failed.
-    """
-    with _connected(hosts, config, sleep, time.monotonic) as connection:
-        connection.wait(time.monotonic() + config.zookeeper_connect_secs)
+def read_names(connection: Connection, deadline: float) -> list[str]:
+    """Return the names of the topologies, sorted; raises as `list_topologies`."""
+    return connection.children(connection.chroot + BASE, deadline) or []
 
 
-@contextlib.contextmanager
-def existing_topology(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[tuple[Connection, Paths, float]]:
-    """Connect to the ZooKeeper that knows the topology; yields connection, paths, deadline.
+def topology_paths(connection: Connection, topology: str) -> Paths:
+    """Return the paths of a topology, which may not exist."""
+    return Paths(connection.chroot + BASE, topology)
+
+
+def existing_paths(connection: Connection, topology: str, deadline: float) -> Paths:
+    """Return the paths of an existing topology, as far as any process has written them.
 
     Raises:
         TopologyError: the topology does not exist; lists the existing ones.
         ProgressUnreadableError: it has a format that this program does not know.
-        ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_connect_secs`.
+        ProgressUnavailableError: ZooKeeper did not answer before `deadline`.
     """
     check_topology_name(topology)
-    deadline = clock() + config.zookeeper_connect_secs
-    with _connected(hosts, config, sleep, clock) as connection:
-        yield connection, _existing(connection, topology, deadline), deadline
-
-
-def _changes_often(path: str) -> bool:
-    return _OFTEN.search(path) is not None
-
-
-def _existing(connection: Connection, topology: str, deadline: float) -> Paths:
-    """Return the paths of an existing topology; raises as `existing_topology`."""
-    paths = Paths(connection.chroot + BASE, topology)
+    paths = topology_paths(connection, topology)
+    connection.sync(paths.root, deadline)
     if connection.get(paths.root, deadline) is None:
         raise _no_such_topology(connection, topology, deadline)
-    connection.sync(paths.root, deadline)
     check_format(connection, paths, deadline)
     return paths
+
+
+def read_topology(
+    connection: Connection, topology: str, deadline: float, sleep: Callable[[float], None]
+) -> TopologyStatus:
+    """Read a topology's state; raises as `read_status`."""
+    paths = existing_paths(connection, topology, deadline)
+    image = _still_image(connection, paths, sleep, deadline)
+    epoch, _ = read_epoch(connection, paths, deadline)
+    holder = read_leader(connection, paths, deadline)
+    standbys = read_standbys(connection, paths, deadline)
+    incarnation = read_incarnation(connection, paths, deadline)
+    notices = read_notices(connection, paths, deadline)
+    is_current = notices is not None and notices.record.epoch >= epoch.epoch
+    return TopologyStatus(
+        topology,
+        image.progress,
+        epoch.epoch,
+        holder[0] if holder else None,
+        epoch.leader,
+        tuple(stored.record for stored in image.quarantine.values()),
+        image.requests,
+        standbys,
+        incarnation[0] if incarnation else None,
+        notices.record if notices and is_current else None,
+        image.drops,
+    )
 
 
 @contextlib.contextmanager
@@ -253,7 +135,7 @@ def _connected(
 
 
 def _no_such_topology(connection: Connection, topology: str, deadline: float) -> TopologyError:
-    topologies = connection.children(connection.chroot + BASE, deadline) or []
+    topologies = read_names(connection, deadline)
     there_are = (
         f"It knows {', '.join(topologies)}." if topologies else "It knows no topology at all."
     )

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from txn.errors import FencedError
+from txn.protocol.encoding import encode
 from txn.zookeeper.client.connection import (
     Connection,
     Create,
@@ -31,7 +32,7 @@ from txn.zookeeper.client.connection import (
 )
 from txn.zookeeper.image import Stored
 from txn.zookeeper.leadership import Leadership
-from txn.zookeeper.znodes import Paths, encode, split_parts
+from txn.zookeeper.znodes import Paths, split_parts
 
 __all__ = ["NodeWrite", "RecordWriter", "Revision", "part_deletes"]
 

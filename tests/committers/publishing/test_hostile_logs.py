@@ -281,7 +281,7 @@ def test_metadata_at_the_limit_of_depth_can_be_read_again(warehouse: Path) -> No
     from deltalake import DeltaTable
 
     from tests.delta.publishing import publish
-    from txn.zookeeper.znodes import DEPTH_LIMIT
+    from txn.protocol.encoding import DEPTH_LIMIT
 
     value: Any = 1
     for _ in range(DEPTH_LIMIT - 1):

@@ -15,9 +15,9 @@ from txn.dashboard.watching import feed as feed_module
 from txn.dashboard.watching.feed import Look, StatusFeed
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
 from txn.embedded.service import is_served
-from txn.protocol.records import CommittedRecord
-from txn.zookeeper.progress import ZooKeeperProgress
-from txn.zookeeper.status import StatusReader, TopologyStatus, read_status
+from txn.protocol.backend import TopologyStatus
+from txn.zookeeper import ZooKeeperProgress
+from txn.zookeeper.backend import ZooKeeperBackend
 
 
 def led(hosts: str, topology: str) -> ZooKeeperProgress:
@@ -25,22 +25,6 @@ def led(hosts: str, topology: str) -> ZooKeeperProgress:
     progress = ZooKeeperProgress(hosts, topology, TopologyConfig())
     progress.lead()
     return progress
-
-
-def test_a_reader_asks_again_over_one_connection(zookeeper: EmbeddedZooKeeper) -> None:
-    """It says what single looks say, also after something has changed."""
-    first = led(zookeeper.hosts, "feed-reader")
-    reader = StatusReader(zookeeper.hosts, TopologyConfig())
-    try:
-        assert "feed-reader" in reader.topologies()
-        assert reader.read("feed-reader") == read_status(
-            zookeeper.hosts, "feed-reader", TopologyConfig()
-        )
-        first.close()
-        wait_until(lambda: reader.read("feed-reader").leader is None, "the end of the leader", 20)
-        assert reader.read("feed-reader").progress.committed == CommittedRecord()
-    finally:
-        reader.close()
 
 
 def test_topologies_that_nobody_has_named_are_found(zookeeper: EmbeddedZooKeeper) -> None:
@@ -77,20 +61,20 @@ def test_one_that_nobody_leads_is_left_alone(
     zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read in full only now and then, or at once when somebody leads it again."""
-    name, read = "feed-unled", StatusReader.read
+    name, read = "feed-unled", ZooKeeperBackend.status
     looks: list[Look] = []
     asked: list[str] = []
 
-    def counted(reader: StatusReader, topology: str) -> TopologyStatus:
+    def counted(backend: ZooKeeperBackend, topology: str) -> TopologyStatus:
         asked.append(topology)
-        return read(reader, topology)
+        return read(backend, topology)
 
     def leads() -> bool:
         return looks[-1].statuses[name].found.leader is not None
 
     monkeypatch.setattr(feed_module, "_UNLED_SECS", 3600.0)
     monkeypatch.setattr(feed_module, "_EVERY_SECS", 0.05)
-    monkeypatch.setattr(StatusReader, "read", counted)
+    monkeypatch.setattr(ZooKeeperBackend, "status", counted)
     led(zookeeper.hosts, name).close()
     feed = StatusFeed(zookeeper.hosts, {name: TopologyConfig()}, looks.append)
     feed.start()

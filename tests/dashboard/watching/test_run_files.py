@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from txn.dashboard.watching.run_files import FailureLog, FlightNote, RunNote, read_note, write_note
-from txn.zookeeper.client.liveness import machine_id
+from txn.machine.liveness import machine_id
 
 FAILED = "2026-11-24 10:00:00,250 WARNING txn [t 7:1] failed: ValueError: bad\n"
 

@@ -23,8 +23,8 @@ from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import Trouble, state_of, troubles
 from txn.delta.commits import Commit
 from txn.errors import UserError
+from txn.machine.liveness import machine_id
 from txn.protocol.records import IncarnationRecord
-from txn.zookeeper.client.liveness import machine_id
 
 
 @pytest.fixture

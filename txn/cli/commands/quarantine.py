@@ -27,13 +27,13 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
+    from txn.backends import open_backend
     from txn.cli.tables import quarantine_table
-    from txn.embedded.service import zookeeper_service
-    from txn.operations.quarantine import list_quarantined
+    from txn.operations.quarantine import quarantined_in
 
     name, config, _ = named_topology(name)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        entries = list_quarantined(hosts, name, config)
+    with open_backend(zookeeper, config) as backend:
+        entries = quarantined_in(backend.status(name))
     if as_json:
         print_json({"topology": name, "quarantine": [entry.to_json() for entry in entries]})
     elif entries:
@@ -58,14 +58,13 @@ def replay_command(
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.service import zookeeper_service
-    from txn.operations.quarantine import request_replays
+    from txn.backends import open_backend
 
     if everything == bool(txids):
         raise click.UsageError("Give the txids to replay, or --all.")
     name, config, _ = named_topology(name)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        asked = request_replays(hosts, name, config, None if everything else txids)
+    with open_backend(zookeeper, config) as backend:
+        asked = backend.request_replays(name, None if everything else txids)
     if as_json:
         print_json({"topology": name, "replay": asked})
     else:
@@ -84,12 +83,11 @@ def drop_command(name: str, txids: Sequence[int], zookeeper: str, as_json: bool)
     own that reads nothing. `txn history` says there what was given up. A replay that is at work
     goes on; if it fails, drop the txid under its new number.
     """
-    from txn.embedded.service import zookeeper_service
-    from txn.operations.quarantine import request_drops
+    from txn.backends import open_backend
 
     name, config, _ = named_topology(name)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        asked = request_drops(hosts, name, config, txids)
+    with open_backend(zookeeper, config) as backend:
+        asked = backend.request_drops(name, txids)
     if as_json:
         print_json({"topology": name, "drop": asked})
     else:

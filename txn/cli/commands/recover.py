@@ -32,8 +32,8 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
     another: from the next run on, the tables follow this one. Refuses while the topology runs
     here, and when ZooKeeper and tables agree or ZooKeeper is ahead.
     """
+    from txn.backends import open_backend
     from txn.cli.tables import progress_table
-    from txn.embedded.service import zookeeper_service
     from txn.operations.recover import is_needed, read_tables, write
 
     topology = load_topology(target)
@@ -42,13 +42,13 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
     except TargetError as error:
         raise click.BadParameter(str(error)) from error
     progress, epoch = recovered.progress, recovered.epoch
-    with zookeeper_service(zookeeper, share=True) as hosts:
-        needed = is_needed(hosts, topology, recovered)
+    with open_backend(zookeeper, topology.settings, must_exist=False) as backend:
+        needed = is_needed(backend, topology, recovered)
         if needed and not as_json:
             console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
         if needed:
             _confirm(yes, as_json)
-            epoch = write(hosts, topology, recovered)
+            epoch = write(backend, topology, recovered)
     if as_json:
         print_json({"written": needed, "epoch": epoch, **recovered.to_json()})
     elif needed:

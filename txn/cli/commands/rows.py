@@ -123,12 +123,12 @@ def export_command(
     The file has the format that the stream's spout reads: records that do not parse as they stood,
     and rows that broke a rule.
     """
-    from txn.embedded.service import zookeeper_service
+    from txn.backends import open_backend
     from txn.operations.rows.row_replays import export_rows
 
     topology = load_topology(target)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        done = export_rows(topology, hosts, stream, file, rule=rule, up_to=up_to)
+    with open_backend(zookeeper, topology.settings) as backend:
+        done = export_rows(topology, backend, stream, file, rule=rule, up_to=up_to)
     if as_json:
         print_json(done.to_json())
         return
@@ -183,12 +183,12 @@ def replay_command(
 
     Works whether or not the topology runs. Running it twice is running it once.
     """
-    from txn.embedded.service import zookeeper_service
+    from txn.backends import open_backend
     from txn.operations.rows.row_replays import replay_rows
 
     topology = load_topology(target)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        done = replay_rows(topology, hosts, stream, file, number=number, up_to=up_to, rule=rule)
+    with open_backend(zookeeper, topology.settings) as backend:
+        done = replay_rows(topology, backend, stream, file, number=number, up_to=up_to, rule=rule)
     if as_json:
         print_json(done.to_json())
         return

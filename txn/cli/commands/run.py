@@ -118,8 +118,8 @@ def run(
     from txn.cli.running.driver import drive
     from txn.cli.running.run_log import logging_to_file
     from txn.cli.running.run_notes import RunNotes, page_of_run
+    from txn.config.location import resolve, resolve_shared
     from txn.dashboard.watching.topology_facts import TopologyFacts
-    from txn.zookeeper.client.location import resolve, resolve_shared
 
     # Refuse a wrong --zookeeper before the program is loaded.
     check_zookeeper = resolve_shared if standby else resolve

@@ -21,16 +21,17 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose credentials for ZooKeeper and for the
     storage of its tables are then used.
     """
+    from txn.backends import open_backend
     from txn.cli.tables import status_table
-    from txn.embedded.service import is_served, zookeeper_service
-    from txn.operations.status import gather
+    from txn.embedded.service import is_served
+    from txn.operations.status import status_of
     from txn.operations.tables.table_status import read_tables
 
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
     served = is_served(zookeeper)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        status = gather(hosts, name, config, served=served)
+    with open_backend(zookeeper, config) as backend:
+        status = status_of(backend.status(name), served=served)
     committed = status.found.progress.committed
     options = {sink.name: sink.committer.storage_options for sink in sinks}
     tables = read_tables(name, committed.tables, committed.txid, options)

@@ -30,13 +30,13 @@ def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.service import zookeeper_service
+    from txn.backends import open_backend
     from txn.operations.progress_file import dump, write_file
     from txn.operations.transfer import export_progress
 
     name, config, _ = named_topology(name)
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        progress = export_progress(hosts, name, config)
+    with open_backend(zookeeper, config) as backend:
+        progress = export_progress(backend, name)
     if output is None:
         click.echo(dump(progress), nl=False)
         return
@@ -65,7 +65,7 @@ def import_command(
 
     NAME may be FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.service import zookeeper_service
+    from txn.backends import open_backend
     from txn.operations.progress_file import read_file
     from txn.operations.transfer import import_progress
 
@@ -77,8 +77,8 @@ def import_command(
             f"'{name}'. A topology's tables know it by its name: nothing was written.",
             number="TXN-811",
         )
-    with zookeeper_service(zookeeper, share=True) as hosts:
-        epoch = import_progress(hosts, progress, config, replace=replace)
+    with open_backend(zookeeper, config, must_exist=False) as backend:
+        epoch = import_progress(backend, progress, replace=replace)
     txid = progress.committed.txid
     if as_json:
         print_json({"topology": progress.topology, "committed_txid": txid, "epoch": epoch})

@@ -25,10 +25,8 @@ from txn.cli.signals import quiet_interrupts, received_signals, terminable
 from txn.engine.reporting.report import RunReport
 from txn.errors import AbandonedError, SetupError, TxnError
 from txn.interfaces import NOTICES
+from txn.logs import WAITING
 from txn.machine.heap import settled
-from txn.zookeeper.client.connection import WAITING
-from txn.zookeeper.client.location import resolve
-from txn.zookeeper.status import require_answer
 
 if TYPE_CHECKING:
     from txn.engine.running import RunningTopology
@@ -174,10 +172,11 @@ def _enter_zookeeper(
     given_up: threading.Event,
 ) -> str:
     """Return a connect string, as `zookeeper_of_run`."""
+    from txn.backends import require_answer
     from txn.embedded.service import zookeeper_of_run
 
-    if resolve(spec).folder is None:  # fail before the seconds that Spark takes
-        require_answer(resolve(spec).hosts, topology.settings, sleep=_unless(given_up))
+    # Fail before the seconds that Spark takes.
+    require_answer(spec, topology.settings, sleep=_unless(given_up))
     served = zookeeper_of_run(spec, topology.name, topology.settings, sleep=_unless(given_up))
     return resources.enter_context(served)
 

@@ -21,8 +21,8 @@ from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.engine.reporting.report import RunReport, RunStatus
 from txn.errors import TxnError
 from txn.machine.listening import Address
+from txn.machine.liveness import machine_id
 from txn.text import first_line
-from txn.zookeeper.client.liveness import machine_id
 
 __all__ = ["RunNotes", "page_of_run"]
 

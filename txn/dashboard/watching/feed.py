@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from txn.backends import connect
 from txn.config import TopologyConfig
+from txn.config.location import resolve
 from txn.embedded.service import is_served, running_server, zookeeper_service
 from txn.errors import TxnError
 from txn.operations.status import Status, status_of
+from txn.protocol.backend import ProgressBackend, TopologyStatus
 from txn.text import first_line
-from txn.zookeeper.client.location import resolve
-from txn.zookeeper.status import StatusReader, TopologyStatus
 
 __all__ = ["Look", "StatusFeed"]
 
@@ -84,7 +85,7 @@ class StatusFeed:
         self._errors: dict[str, str] = {}
         self._absent: frozenset[str] = frozenset()
         self._error: str | None = None
-        self._readers: dict[int, StatusReader] = {}
+        self._backends: dict[int, ProgressBackend] = {}
         self._hosts: str | None = None
         self._due: float | None = 0.0 if starts_server else None
         """Time at which a server may be started for a moment; None: never."""
@@ -106,18 +107,18 @@ class StatusFeed:
                 self._poll()
             except (TxnError, OSError) as failure:
                 self._error = _message(failure)
-                self._forget_readers()
+                self._forget_backends()
             except Exception as failure:
                 log.exception("ZooKeeper could not be looked at")
                 self._error = first_line(failure)
-                self._forget_readers()
+                self._forget_backends()
             try:
                 if not self._closed.is_set():
                     self._tell(self._answer())
             except Exception:
                 log.exception("what ZooKeeper says could not be taken in")
             self._closed.wait(_EVERY_SECS)
-        self._forget_readers()
+        self._forget_backends()
 
     def _answer(self) -> Look:
         # Each answer checks anew which of the processes still run.
@@ -137,20 +138,20 @@ class StatusFeed:
             if self._starts_server:
                 self._due = time.monotonic() + _AFTER_A_RUN_SECS
             return
-        self._forget_readers()
+        self._forget_backends()
         if self._due is not None and time.monotonic() >= self._due:
             self._due = time.monotonic() + _AFTER_A_RUN_SECS  # in case it fails
             with zookeeper_service(self._spec, share=True, must_exist=True) as own:
                 self._ask(own)
             self._due = None
-            self._forget_readers()
+            self._forget_backends()
 
     def _ask(self, hosts: str) -> None:
         if hosts != self._hosts:
-            self._forget_readers()
+            self._forget_backends()
             self._hosts = hosts
         topologies = self._topologies or dict.fromkeys(
-            self._reader(self._default).topologies(), self._default
+            self._backend(self._default).topologies(), self._default
         )
         statuses, errors, absent = {}, {}, set()
         for name, config in topologies.items():
@@ -166,26 +167,26 @@ class StatusFeed:
         self._absent = frozenset(absent)
 
     def _status(self, name: str, config: TopologyConfig) -> TopologyStatus:
-        reader, last, now = self._reader(config), self._statuses.get(name), time.monotonic()
+        backend, last, now = self._backend(config), self._statuses.get(name), time.monotonic()
         rests = last is not None and last.leader is None and now < self._again.get(name, 0.0)
-        if last is not None and rests and not reader.is_led(name):
+        if last is not None and rests and not backend.is_led(name):
             return last
         self._again[name] = now + _UNLED_SECS
-        return reader.read(name)
+        return backend.status(name)
 
-    def _reader(self, config: TopologyConfig) -> StatusReader:
+    def _backend(self, config: TopologyConfig) -> ProgressBackend:
         """Return the connection for all topologies with the same settings."""
         assert self._hosts is not None
-        if id(config) not in self._readers:
-            self._readers[id(config)] = StatusReader(self._hosts, config, remembers=True)
-        return self._readers[id(config)]
+        if id(config) not in self._backends:
+            self._backends[id(config)] = connect(self._hosts, config, remembers=True)
+        return self._backends[id(config)]
 
-    def _forget_readers(self) -> None:
+    def _forget_backends(self) -> None:
         self._hosts = None
-        for reader in self._readers.values():
+        for backend in self._backends.values():
             with contextlib.suppress(TxnError, OSError):
-                reader.close()
-        self._readers.clear()
+                backend.close()
+        self._backends.clear()
 
 
 def _message(error: TxnError | OSError) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from txn.zookeeper.client.liveness import is_running, machine_id
+from txn.machine.liveness import is_running, machine_id
 
 __all__ = [
     "LOG_FOLDER",

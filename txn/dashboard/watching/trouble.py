@@ -10,11 +10,11 @@ from datetime import datetime
 from math import inf
 from typing import Any, Literal
 
+from txn.config.location import as_option
 from txn.dashboard.watching.topologies import Watched
 from txn.dashboard.watching.watched_table import NOT_YET
 from txn.operations.rows.bad_rows import has_bad_rows
 from txn.text import duration
-from txn.zookeeper.client.location import as_option
 
 __all__ = ["Trouble", "rows_set_aside", "state_of", "troubles"]
 

@@ -3,7 +3,7 @@
 `export_rows` writes them into a file. `replay_rows` takes the corrected file, and
 
 1. stages it under a hidden name in the source's folder,
-2. writes into ZooKeeper for which rows it stands (`txn.zookeeper.row_replays`),
+2. writes into ZooKeeper for which rows it stands (`ProgressBackend.begin_row_replay`),
 3. lets it appear under a name that its source has never seen, and so reads once,
 4. notes in ZooKeeper that it has.
 
@@ -28,10 +28,9 @@ from txn.interfaces.publication import Member
 from txn.interfaces.spout_capabilities import TakesCorrections
 from txn.operations.rows.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
 from txn.operations.table_logs import table_log
+from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import CommittedRecord, RowReplayRecord
 from txn.topology import Topology
-from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
-from txn.zookeeper.status import read_status
 
 __all__ = ["Exported", "Replayed", "export_rows", "replay_rows"]
 
@@ -84,7 +83,7 @@ class Replayed:
 
 def export_rows(
     topology: Topology,
-    hosts: str,
+    backend: ProgressBackend,
     stream: str,
     path: Path,
     *,
@@ -100,9 +99,9 @@ def export_rows(
     Raises:
         UserError: no rows are open, the file exists, or the rows cannot be replayed; says what to
             do.
-        TxnError: as `read_status`.
+        TxnError: as `ProgressBackend.status`.
     """
-    replayable = _Replayable.at(topology, hosts, stream)
+    replayable = _Replayable.at(topology, backend, stream)
     rows = replayable.open_rows(replayable.ledger, rule, up_to)
     if not rows:
         raise replayable.nothing_left()
@@ -137,7 +136,7 @@ def export_rows(
 
 def replay_rows(
     topology: Topology,
-    hosts: str,
+    backend: ProgressBackend,
     stream: str,
     path: Path,
     *,
@@ -156,9 +155,9 @@ def replay_rows(
     Raises:
         UserError: nothing is left to replay, another file was replayed under this number, or the
             file cannot go in; says what to do.
-        TxnError: as `read_status`.
+        TxnError: as `ProgressBackend.status`.
     """
-    replayable = _Replayable.at(topology, hosts, stream)
+    replayable = _Replayable.at(topology, backend, stream)
     content = _read(path)
     digest = hashlib.sha256(content).hexdigest()
     replayable.check_number(number)
@@ -173,10 +172,10 @@ def replay_rows(
     if not record.placed:
         replayable.check_taken(record)
         replayable.inlet.stage(record.file, content)
-        begun = begin_row_replay(hosts, topology.name, topology.settings, record)
+        begun = backend.begin_row_replay(topology.name, record)
         replayable.check_same(begun, digest, rows)
         replayable.inlet.put(begun.file, digest)
-        settle_row_replay(hosts, topology.name, topology.settings, begun)
+        backend.settle_row_replay(topology.name, begun)
     return Replayed(
         topology.name,
         stream,
@@ -200,12 +199,12 @@ class _Replayable:
     ledger: tuple[RowReplayRecord, ...]
 
     @classmethod
-    def at(cls, topology: Topology, hosts: str, stream: str) -> _Replayable:
-        """Read ZooKeeper and open the table of bad rows."""
+    def at(cls, topology: Topology, backend: ProgressBackend, stream: str) -> _Replayable:
+        """Read what is durable and open the table of bad rows."""
         inlet = _inlet(topology, stream)
         # The ledger first: the rows of its replays were committed before.
-        ledger = read_row_replays(hosts, topology.name, topology.settings).get(stream, ())
-        committed = read_status(hosts, topology.name, topology.settings).progress.committed
+        ledger = backend.row_replays(topology.name).get(stream, ())
+        committed = backend.status(topology.name).progress.committed
         options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
         tables = [name for name in options if name in committed.tables]
         bad_rows = bad_rows_among(tables, options, committed.txid)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from txn.backends import open_backend
 from txn.config import TopologyConfig
-from txn.embedded.service import zookeeper_service
 from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
+from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
-from txn.zookeeper.row_replays import read_row_replays
-from txn.zookeeper.status import read_status
 
 __all__ = ["TopologyTables", "tables_and_replays", "tables_of"]
 
@@ -31,21 +30,21 @@ class TopologyTables:
     config: TopologyConfig = field(default_factory=TopologyConfig)
 
 
-def tables_of(name: str, zookeeper: str) -> TopologyTables:
+def tables_of(name: str, zookeeper: str | ProgressBackend) -> TopologyTables:
     """List the tables of a topology; needs no ZooKeeper if the program is named.
 
     Args:
         name: as on the command line: NAME or FILE.py:TOPOLOGY.
-        zookeeper: as for `Topology.run`.
+        zookeeper: as for `Topology.run`, or a backend.
 
     Raises:
-        TxnError: as `named_topology` and, without a program, as `read_status`.
+        TxnError: as `named_topology` and, without a program, as `ProgressBackend.status`.
     """
     return _read(name, zookeeper, with_replays=False)[0]
 
 
 def tables_and_replays(
-    name: str, zookeeper: str
+    name: str, zookeeper: str | ProgressBackend
 ) -> tuple[TopologyTables, tuple[RowReplayRecord, ...] | None]:
     """Do as `tables_of`, with the replays of rows that were set aside; None: no ZooKeeper answers.
 
@@ -58,15 +57,15 @@ def tables_and_replays(
 
 
 def _read(
-    name: str, zookeeper: str, *, with_replays: bool
+    name: str, zookeeper: str | ProgressBackend, *, with_replays: bool
 ) -> tuple[TopologyTables, Mapping[str, tuple[RowReplayRecord, ...]] | None]:
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
     options = {sink.name: sink.committer.storage_options for sink in sinks}
     try:
-        with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-            replays = read_row_replays(hosts, name, config) if with_replays else {}
-            status = read_status(hosts, name, config)
+        with open_backend(zookeeper, config) as backend:
+            replays = backend.row_replays(name) if with_replays else {}
+            status = backend.status(name)
     except (SetupError, TopologyError):
         if topology is None:
             raise

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
-from txn.config.settings import completed
+from txn.config.settings import completed, credentials_in, secrets_of
 from txn.errors import SetupError, UserError
 
-__all__ = ["Access", "credentials_in", "find_access", "lend", "take_back", "used_credentials"]
+__all__ = ["Access", "find_access", "lend", "take_back", "used_credentials"]
 
 _lent: dict[str, str] = {}
 """Servers -> the credential that `lend` gave for them."""
@@ -64,23 +64,13 @@ def lend(servers: str, credential: str) -> None:
     """Give this process's future connections to `servers` (host:port) a digest credential."""
     with _lock:
         _lent[servers] = credential
-        _used.update(_secrets_of(credential))
+        _used.update(secrets_of(credential))
 
 
 def take_back(servers: str) -> None:
     """Stop lending: later connections to `servers` do not get the credential."""
     with _lock:
         _lent.pop(servers, None)
-
-
-def credentials_in(config: TopologyConfig) -> frozenset[str]:
-    """Return the secrets in these settings: credentials, and their passwords."""
-    secrets: set[str] = set()
-    for _, credential in config.zookeeper_auth:
-        secrets |= _secrets_of(credential.get_secret_value())
-    if config.zookeeper_keyfile_password is not None:
-        secrets.add(config.zookeeper_keyfile_password.get_secret_value())
-    return frozenset(secrets)
 
 
 def used_credentials() -> frozenset[str]:
@@ -90,11 +80,6 @@ def used_credentials() -> frozenset[str]:
     """
     with _lock:
         return frozenset(_used)
-
-
-def _secrets_of(credential: str) -> set[str]:
-    """Return what must not be shown of "user:password": all of it, and the password."""
-    return {credential, credential.partition(":")[2]}
 
 
 def find_access(

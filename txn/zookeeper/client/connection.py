@@ -43,12 +43,12 @@ from kazoo.security import ACL, Id
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, SetupError
+from txn.logs import WAITING
 from txn.requests import report_request
 from txn.zookeeper.client.access import Access, find_access
 from txn.zookeeper.client.session import Session
 
 __all__ = [
-    "WAITING",
     "Check",
     "Connection",
     "Create",
@@ -61,9 +61,6 @@ __all__ = [
     "Watch",
     "split_chroot",
 ]
-
-WAITING = "txn.zookeeper.waiting"
-"""The logger of warnings that a user sees at once: the program waits for ZooKeeper."""
 
 log = logging.getLogger("txn.zookeeper")
 

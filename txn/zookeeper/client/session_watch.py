@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kazoo.protocol.states import KazooState
 
 from txn.errors import ProgressUnavailableError, TxnError
-from txn.zookeeper.client.connection import WAITING
+from txn.logs import WAITING
 
 __all__ = ["SessionWatch"]
 

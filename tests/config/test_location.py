@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from txn.config.location import ZooKeeperSpec, resolve
 from txn.errors import UserError
-from txn.zookeeper.client.location import ZooKeeperSpec, resolve
 
 
 @pytest.mark.parametrize(

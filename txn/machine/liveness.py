@@ -1,7 +1,7 @@
-"""The identity of this process, and a check if a process named in ZooKeeper still runs.
+"""The identity of this process, and a check if another process still runs.
 
-A crashed process's nodes outlive it by its session timeout. In the same boot and the same
-process-id namespace the kernel knows sooner, so no wait is necessary.
+In ZooKeeper, the nodes of a crashed process outlive it by its session timeout. In the same boot and
+the same process-id namespace the kernel knows sooner, so no wait is necessary.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.harness import wait_for
+from txn.machine.liveness import is_alive, is_running, machine_id, this_process
 from txn.protocol.records import LeaderIdentity, StandbyIdentity
-from txn.zookeeper.client.liveness import is_alive, is_running, machine_id, this_process
 
 
 @pytest.fixture(scope="module")
