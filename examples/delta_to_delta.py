@@ -1,14 +1,17 @@
 """One topology's table feeds another topology: every row once, whatever crashes when.
 
-    txn run examples/delta_to_delta.py:orders --until caught_up
-    txn run examples/delta_to_delta.py:turnover --until caught_up
+    $ python examples/delta_to_delta.py
+    +----+----+----+
+    |item|sold|euro|
+    +----+----+----+
+    | cup|   1|   5|
+    | pot|   1|  20|
+    | tea|   3|  10|
+    +----+----+----+
 
-Both may run at the same time. `turnover` reads an order when `orders` has committed its batch.
+Both may run at the same time, each in a process of its own (`txn run FILE.py:orders`). `turnover`
+reads an order when `orders` has committed its batch.
 """
-
-from __future__ import annotations
-
-import os
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
@@ -16,17 +19,22 @@ from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
+from txn.session import delta_session
 
-BASE = os.environ.get("TXN_DEMO_DIR", ".txn/demo")
-TABLE = f"{BASE}/tables/orders"
 ORDERS = [[("tea", 3), ("cup", 5)], [("tea", 4)], [("pot", 20), ("tea", 3)]]
 
 orders = Topology("orders")
-orders.stream(
-    "shop", MemoryTransactionalSpout(ORDERS, "item string, euro bigint")
-).partition_persist(AppendTable(TABLE))
+shop = MemoryTransactionalSpout(ORDERS, "item string, euro bigint")
+orders.stream("shop", shop).partition_persist(AppendTable("warehouse/orders"))
 
 turnover = Topology("turnover")
-turnover.stream("orders", DeltaSpout(TABLE)).group_by("item").persistent_aggregate(
-    StateTable(f"{BASE}/tables/turnover", semantics="transactional"), sold=Count(), euro=Sum("euro")
+items = StateTable("warehouse/turnover")
+turnover.stream("orders", DeltaSpout("warehouse/orders")).group_by("item").persistent_aggregate(
+    items, sold=Count(), euro=Sum("euro")
 )
+
+if __name__ == "__main__":
+    spark = delta_session("turnover")
+    orders.run(spark, until="caught_up")
+    turnover.run(spark, until="caught_up")
+    items.read(spark).orderBy("item").show()

@@ -3,12 +3,10 @@
     python -m examples.prepare_flights
     txn run examples/flights.py:topology --until caught_up
 
-Everything lies below TXN_DEMO_DIR, or .txn/demo.
+`make demo` runs it, kills it midway, resumes it, and compares every row (examples/demo.py).
 """
 
 from __future__ import annotations
-
-import os
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
@@ -16,26 +14,23 @@ from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology
 
-BASE = os.environ.get("TXN_DEMO_DIR", ".txn/demo")
 SCHEMA = """year int, month int, day int, dep_time int, sched_dep_time int, dep_delay double,
     arr_time int, sched_arr_time int, arr_delay double, carrier string, flight int, tailnum string,
     origin string, dest string, air_time double, distance double, hour int, minute int,
     time_hour timestamp"""
 
 topology = Topology("flights")
-flights = topology.stream(
-    "flights", FileSpout(f"{BASE}/flights/*.csv", format="csv", schema=SCHEMA, header=True)
-)
+files = FileSpout("data/flights/*.csv", format="csv", schema=SCHEMA, header=True)
+flights = topology.stream("flights", files)
 
-# Opaque: right even when a replay brings other rows.
-delays = flights.group_by("carrier").persistent_aggregate(
-    StateTable(f"{BASE}/tables/delays", semantics="opaque"), flights=Count(), delay=Sum("dep_delay")
-)
+# Opaque, the default: right even when a replay brings other rows.
+delays = StateTable("warehouse/delays")
+flights.group_by("carrier").persistent_aggregate(delays, flights=Count(), delay=Sum("dep_delay"))
+
 # Transactional: relies on a spout whose replays are identical, and keeps no previous values.
-routes = flights.group_by("origin", "dest").persistent_aggregate(
-    StateTable(f"{BASE}/tables/routes", semantics="transactional"), flights=Count()
-)
+routes = StateTable("warehouse/routes", semantics="transactional")
+flights.group_by("origin", "dest").persistent_aggregate(routes, flights=Count())
+
 # Rows as they are, with their txid.
-flights.transform(lambda df: df.where("dep_time IS NULL")).partition_persist(
-    AppendTable(f"{BASE}/tables/cancelled")
-)
+cancelled = AppendTable("warehouse/cancelled")
+flights.transform(lambda df: df.where("dep_time IS NULL")).partition_persist(cancelled)

@@ -1,39 +1,44 @@
 """Views per page from a Kafka topic, each record counted exactly once.
 
-    txn run examples/page_views.py:topology
+    $ TXN_KAFKA=localhost:9092 python examples/page_views.py
+    +----+-----+
+    |page|views|
+    +----+-----+
+    |   /|   86|
+    |  /a|   80|
+    |  /b|   74|
+    +----+-----+
 
 A record's value is JSON, {"page": "/home", "user": "ann"}. TXN_KAFKA names the brokers.
+`txn run examples/page_views.py:topology` goes on until you stop it.
 """
-
-from __future__ import annotations
 
 import os
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from committers.aggregates import Count
 from committers.state_table import StateTable
 from spouts.kafka import KafkaSpout
 from txn import Topology
+from txn.session import delta_session
 
-BASE = os.environ.get("TXN_DEMO_DIR", ".txn/demo")
+
+def parse(records: DataFrame) -> DataFrame:
+    """The fields of each record's JSON as columns."""
+    value = sf.from_json(sf.col("value").cast("string"), "page string, user string")
+    return records.select(value.alias("view")).select("view.*")
+
 
 topology = Topology("page-views")
-records = topology.stream(
-    "records",
-    KafkaSpout(
-        os.environ.get("TXN_KAFKA", "localhost:9092"),
-        topics=["page-views"],
-        first_poll="uncommitted_earliest",
-        max_records_per_batch=100_000,
-    ),
-)
-views = records.transform(
-    lambda df: df.select(
-        sf.from_json(sf.col("value").cast("string"), "page string, user string").alias("view")
-    ).select("view.*")
-)
-# Opaque like the spout: right even if retention makes a replay shorter.
-counts = views.group_by("page").persistent_aggregate(
-    StateTable(f"{BASE}/tables/page_views", semantics="opaque"), views=Count()
-)
+kafka = KafkaSpout(os.environ.get("TXN_KAFKA", "localhost:9092"), topics=["page-views"])
+views = topology.stream("records", kafka).transform(parse)
+# Opaque, the default, as the spout is: right even if retention makes a replay shorter.
+counts = StateTable("warehouse/page_views")
+views.group_by("page").persistent_aggregate(counts, views=Count())
+
+if __name__ == "__main__":
+    spark = delta_session("page-views", packages=KafkaSpout.packages)
+    topology.run(spark, until="caught_up")
+    counts.read(spark).orderBy("page").show()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
+import os
+import re
+import runpy
+import subprocess
+import sys
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from txn.operations.loading import load_topology
 
@@ -23,40 +26,42 @@ if TYPE_CHECKING:
     from txn.engine.reporting.report import RunReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROGRAMS = ("global_count", "word_buckets", "windows", "replay_after_failure")
+PROGRAMS = (
+    "delta_to_delta",
+    "global_count",
+    "replay_after_failure",
+    "windows",
+    "word_buckets",
+)
+SCRIPTS = ("demo", "prepare_flights")  # what is around a topology
 
-Run = Callable[[str], tuple[ModuleType, "RunReport"]]
+Run = Callable[[str], tuple[dict[str, Any], "RunReport"]]
 
 
 @pytest.fixture
 def run(
     spark: SparkSession,
     zookeeper: EmbeddedZooKeeper,
-    warehouse: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Run]:
-    """Runs an example by its name, with its tables below `warehouse`."""
-    loaded: list[ModuleType] = []
+) -> Run:
+    """Runs an example by its name, in an empty folder; returns its globals and the report."""
 
-    def run(name: str) -> tuple[ModuleType, RunReport]:
-        program = importlib.reload(importlib.import_module(f"examples.{name}"))
-        loaded.append(program)
-        return program, program.topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    def run(name: str) -> tuple[dict[str, Any], RunReport]:
+        program = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+        report = program["topology"].run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+        return program, report
 
-    monkeypatch.setenv("TXN_DEMO_DIR", str(warehouse))
-    yield run
-    monkeypatch.undo()
-    for program in loaded:
-        importlib.reload(program)
+    monkeypatch.chdir(tmp_path)
+    return run
 
 
 @pytest.fixture
-def state(spark: SparkSession, warehouse: Path) -> Callable[[str], list[dict[str, Any]]]:
-    """Rows of a state table, by the name of its folder."""
+def state(spark: SparkSession) -> Callable[[StateTable], list[dict[str, Any]]]:
+    """The rows of a state table."""
 
-    def state(name: str) -> list[dict[str, Any]]:
-        rows = StateTable(warehouse / "tables" / name).read(spark).collect()
-        return [row.asDict(recursive=True) for row in rows]
+    def state(table: StateTable) -> list[dict[str, Any]]:
+        return [row.asDict(recursive=True) for row in table.read(spark).collect()]
 
     return state
 
@@ -65,17 +70,17 @@ def test_global_count(run: Run, state: Any) -> None:
     """The original document's first program counts the words of all partitions in one number."""
     program, report = run("global_count")
     assert report.committed_txid == 3  # three words of a partition in each batch
-    assert state("global_count") == [{"words": len(" ".join(program.WORDS.values()).split())}]
+    assert state(program["total"]) == [{"words": len(" ".join(program["WORDS"].values()).split())}]
 
 
 def test_word_buckets(run: Run, state: Any) -> None:
     """The original document's second program: a table of counts, and a table that feeds on it."""
     program, _ = run("word_buckets")
-    counts = Counter(" ".join(program.BATCHES).split())
-    assert {row["word"]: row["count"] for row in state("word_counts")} == counts
+    counts = Counter(" ".join(program["BATCHES"]).split())
+    assert {row["word"]: row["count"] for row in state(program["by_word"])} == counts
     buckets = Counter(count // 10 for count in counts.values())
-    found = {row["bucket"]: row["words"] for row in state("word_buckets")}
-    assert found == {0: buckets[0], 1: buckets[1], 2: buckets[2]}
+    words = {row["bucket"]: row["words"] for row in state(program["by_bucket"])}
+    assert words == {0: buckets[0], 1: buckets[1], 2: buckets[2]}
     assert sorted(buckets) == [0, 1, 2]
 
 
@@ -85,35 +90,58 @@ def test_windows(run: Run, state: Any) -> None:
     Trident row 43.
     """
     program, _ = run("windows")
-    wanted: dict[str, list[tuple[str, str, str]]] = {}
-    for view in chain.from_iterable(program.VIEWS):
-        wanted.setdefault(view[0][:-1] + "0", []).append(view)
+    expected: dict[str, list[tuple[str, str, str]]] = {}
+    for view in chain.from_iterable(program["VIEWS"]):
+        expected.setdefault(view[0][:-1] + "0", []).append(view)
     assert {
         f"{row['window']['start']:%Y-%m-%d %H:%M}": (row["views"], row["users"], row["last"])
-        for row in state("page_views")
+        for row in state(program["windows"])
     } == {
         start: (len(views), len({user for _, user, _ in views}), max(views)[2])
-        for start, views in wanted.items()
+        for start, views in expected.items()
     }
-    assert len(wanted["2026-07-01 09:00"]) == 3
+    assert len(expected["2026-07-01 09:00"]) == 3
 
 
-def test_replay_after_failure(run: Run, state: Any, spark: SparkSession, warehouse: Path) -> None:
+def test_replay_after_failure(run: Run, state: Any, spark: SparkSession) -> None:
     """The replay brings other rows than the attempt that failed, and each number counts once."""
-    _, report = run("replay_after_failure")
+    program, report = run("replay_after_failure")
     assert (report.committed_txid, report.replays >= 1) == (3, True)
-    assert state("totals") == [{"numbers": 130, "total": sum(range(1, 131))}]
-    rows = AppendTable(warehouse / "tables" / "numbers").read(spark).collect()
+    assert state(program["totals"]) == [{"numbers": 130, "total": sum(range(1, 131))}]
+    rows = program["rows"].read(spark).collect()
     assert sorted(row["number"] for row in rows) == list(range(1, 131))
     assert Counter(row["txid"] for row in rows) == {1: 50, 2: 40, 3: 40}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_are_short_and_say_how_to_run_them(name: str) -> None:
-    """Each example has fewer than forty lines, and its docstring's command loads its topology."""
-    path = EXAMPLES / f"{name}.py"
+def test_a_program_prints_what_its_docstring_shows(name: str, tmp_path: Path) -> None:
+    """The command in the docstring, run by a process of its own, prints the tables below it."""
+    ((command, printed),) = re.findall(
+        r"^    \$ python (\S+)\n((?:    .*\n|\n(?=    ))+)",
+        (EXAMPLES / f"{name}.py").read_text(),
+        re.M,
+    )
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES.parent / command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.strip() == textwrap.dedent(printed).strip(), ended.stderr
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short(path: Path) -> None:
+    """Each example has fewer than sixty lines, and fewer than forty below its docstring."""
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 40
-    target = f"examples/{name}.py:topology"
-    assert f"    txn run {target} --until caught_up\n" in text
-    assert load_topology(f"{path}:topology").name == name.replace("_", "-")
+    assert len(text.splitlines()) < 60
+    if path.stem not in SCRIPTS:
+        code = [line for line in text.split('"""', 2)[2].splitlines() if line.strip()]
+        assert len(code) < 40
+
+
+@pytest.mark.parametrize("name", ["flights", "page_views", *PROGRAMS[1:]])
+def test_a_programs_topology_is_found_by_its_name(name: str) -> None:
+    """`txn run examples/NAME.py:topology` loads the topology, which has the name of its file."""
+    assert load_topology(f"{EXAMPLES / name}.py:topology").name == name.replace("_", "-")
