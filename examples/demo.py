@@ -1,7 +1,6 @@
 """The flights topology, killed midway, resumed, and compared with plain Spark queries.
 
 $ make demo
-...
 4. Compare each table with one plain Spark query over the same files
    delays: 16 rows, 0 missing, 0 too many
    routes: 224 rows, 0 missing, 0 too many
