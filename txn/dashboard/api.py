@@ -489,6 +489,8 @@ def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any
 def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
     """Return the version that holds a txid."""
     follower = table.follower
+    if table.own_log is not None:
+        raise UserError(f"{table.name} is not a Delta table: ask its own program for its rows.")
     if table.storage is None or follower is None or follower.newest < 0:
         raise UserError(f"The table cannot be read: {table.error or 'it is not there yet'}.")
     if txid is None:

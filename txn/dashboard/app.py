@@ -265,7 +265,7 @@ class _Doctor:
 
     def _check(self, watch: Watch, watched: Watched) -> None:
         try:
-            tables = {table.name: table.options for table in watched.tables}
+            tables = {t.name: t.options for t in watched.tables if t.own_log is None}
             hosts = watch.look.hosts
             zookeeper = (watch.zookeeper, hosts) if hosts else None
             for finding in look(watched.name, watched.config, tables, zookeeper):

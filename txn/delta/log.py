@@ -8,7 +8,6 @@ gone. This module writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from txn.delta.commits import (
@@ -23,21 +22,10 @@ from txn.delta.commits import (
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import load
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import Publication
+from txn.interfaces import TablePublication
 from txn.storage.storage import Storage
 
-__all__ = ["TableLog", "TablePublication"]
-
-
-@dataclass(frozen=True)
-class TablePublication:
-    """One publication in one table's log."""
-
-    version: int
-    """Table version that holds it."""
-    publication: Publication
-    timestamp_ms: int
-    """When it was appended, milliseconds since 1970; 0 if only a fence still records it."""
+__all__ = ["TableLog"]
 
 
 class TableLog:

@@ -15,9 +15,10 @@ from txn.config import TopologyConfig
 from txn.config.location import resolve
 from txn.doctor.findings import Finding, error, note
 from txn.doctor.machine import check_disk, check_machine
-from txn.doctor.tables import check_storage, check_table, check_writers
+from txn.doctor.tables import check_own_log, check_storage, check_table, check_writers
 from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
+from txn.interfaces import OwnLog
 from txn.storage.locations import is_local, parent
 from txn.text import first_line
 
@@ -43,7 +44,8 @@ def diagnose(
     config = topology.settings if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
     sinks = topology.sinks if topology is not None else ()
-    storage_options = {sink.name: sink.committer.storage_options for sink in sinks}
+    own_logs = {s.name: s.committer for s in sinks if isinstance(s.committer, OwnLog)}
+    storage_options = {s.name: s.committer.storage_options for s in sinks if s.name not in own_logs}
     places = list(dict.fromkeys([*storage_options, *tables]))
     folders: dict[str, Mapping[str, str] | None] = {}
     for table in places:
@@ -52,6 +54,8 @@ def diagnose(
     local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
     yield from _guarded("machine", partial(check_disk, local))
     yield from _zookeeper(zookeeper, name, config)
+    for table, log in own_logs.items():
+        yield from _guarded(f"table {table}", partial(check_own_log, table, log))
     for table in places:
         owner = name if table in storage_options else None
         check = partial(check_table, table, owner, config, storage_options.get(table))

@@ -20,13 +20,14 @@ from txn.delta.definition import TableDefinition
 from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
+from txn.interfaces import OwnLog
 from txn.storage.locations import is_local, is_on_s3, local_path
 from txn.text import first_said
 
 if TYPE_CHECKING:
     from txn.storage.storage import Storage
 
-__all__ = ["check_storage", "check_table", "check_writers"]
+__all__ = ["check_own_log", "check_storage", "check_table", "check_writers"]
 
 _ROUNDS = 5
 _WRITERS = 2
@@ -62,6 +63,14 @@ def check_table(
     yield _file_retention(area, properties, config)
     last = checkpoint_version(storage.read(LAST_CHECKPOINT))
     yield _checkpoints(area, delta, last, properties)
+
+
+def check_own_log(table: str, log: OwnLog) -> Iterator[Finding]:
+    """Check that the log of a table that is not a Delta table can be read."""
+    newest = next(log.publications(), None)
+    txid = f"txid {newest.publication.last_txid}" if newest else "nothing yet"
+    text = f"its own log can be read: {txid}, epoch {log.newest_epoch()}"
+    yield ok(f"table {table}", "log", text)
 
 
 def check_writers(table: str) -> Iterator[Finding]:

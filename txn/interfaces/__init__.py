@@ -22,6 +22,7 @@ from txn.interfaces.committer import (
 )
 from txn.interfaces.inlet import Inlet
 from txn.interfaces.notices import NOTICES
+from txn.interfaces.own_log import OwnLog, TablePublication
 from txn.interfaces.publication import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -63,6 +64,7 @@ __all__ = [
     "KeysReader",
     "Lag",
     "Member",
+    "OwnLog",
     "PartitionPositions",
     "PartitionedSpout",
     "Prepared",
@@ -75,6 +77,7 @@ __all__ = [
     "StagedFile",
     "State",
     "StoredRows",
+    "TablePublication",
     "Unparsed",
     "combined",
     "merged",

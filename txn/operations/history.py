@@ -16,7 +16,8 @@ from txn.operations.table_logs import table_log
 from txn.text import describe
 
 if TYPE_CHECKING:
-    from txn.delta.log import TableLog, TablePublication
+    from txn.interfaces import Committer, TablePublication
+    from txn.operations.table_logs import PublicationLog
 
 __all__ = [
     "HistoryEntry",
@@ -91,7 +92,7 @@ def history(
     tables: Iterable[str],
     committed: int | None = None,
     limit: int | None = None,
-    options: Mapping[str, Mapping[str, str]] | None = None,
+    committers: Mapping[str, Committer] | None = None,
 ) -> list[HistoryEntry]:
     """Merge a topology's newest txids from its tables' logs, newest first.
 
@@ -99,19 +100,19 @@ def history(
         committed: ZooKeeper's committed txid; later ones are marked as not committed. None:
             unknown; a txid then counts as committed if all tables hold it.
         limit: the most txids to return; None: all.
-        options: table -> its committer's `storage_options`.
+        committers: table -> its committer, from a program.
 
     Raises:
         UserError: a table does not exist.
         RecoveryRefusedError: a publication of an unknown format.
     """
-    logs = {table: table_log(table, (options or {}).get(table)) for table in tables}
+    logs = {table: table_log(table, (committers or {}).get(table)) for table in tables}
     return history_of(topology, logs, committed, limit)
 
 
 def history_of(
     topology: str,
-    logs: Mapping[str, TableLog],
+    logs: Mapping[str, PublicationLog],
     committed: int | None = None,
     limit: int | None = None,
 ) -> list[HistoryEntry]:
@@ -136,7 +137,7 @@ def history_of(
     ]
 
 
-def _newest(log: TableLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
+def _newest(log: PublicationLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
     publications = (entry for entry in log.publications() if entry.publication.topology == topology)
     first = next(publications, None)
     if first is None:
@@ -170,7 +171,9 @@ def _entry(txid: int, entries: Mapping[str, TablePublication], committed: int) -
     )
 
 
-def _read_by(txid: int | None, topology: str, logs: Mapping[str, TableLog]) -> Mapping[str, Any]:
+def _read_by(
+    txid: int | None, topology: str, logs: Mapping[str, PublicationLog]
+) -> Mapping[str, Any]:
     """Return the metadata of a quarantined txid's input. Such a txid is in no group."""
     for log in logs.values():
         publications = (entry.publication for entry in log.publications())

@@ -28,8 +28,6 @@ from txn.protocol.records import Progress
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
-    from txn.dataflow.graph import Sink
-    from txn.delta.log import TableLog
     from txn.topology import Topology
 
 __all__ = ["RecoveredProgress", "is_needed", "read_tables", "write"]
@@ -72,7 +70,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     for sink in topology.sinks:
         entries: list[tuple[int, Publication]] = []
         try:
-            log = _log(sink)
+            log = table_log(sink.name, sink.committer)
         except UserError as error:
             missing.append(error)
         else:
@@ -180,13 +178,9 @@ def write(backend: ProgressBackend, topology: Topology, recovered: RecoveredProg
     return epoch
 
 
-def _log(sink: Sink) -> TableLog:
-    return table_log(sink.name, sink.committer.storage_options)
-
-
 def _publications(topology: Topology) -> Iterator[Publication]:
     """Yield every publication in the tables' logs, as far back as commit files are kept."""
     for sink in topology.sinks:
         with contextlib.suppress(UserError):  # a table that does not exist yet
-            for entry in _log(sink).publications():
+            for entry in table_log(sink.name, sink.committer).publications():
                 yield entry.publication

@@ -2,41 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from txn.errors import UserError
-from txn.interfaces import Publication
+from txn.interfaces import OwnLog, Publication
 from txn.storage.locations import is_local
 
 if TYPE_CHECKING:
     from txn.delta.delta_rs import DeltaTable
-    from txn.delta.log import TableLog
+    from txn.interfaces import Committer, TablePublication
     from txn.storage.storage import Storage
 
-__all__ = ["opened_table", "recent_publications", "table_log"]
+__all__ = ["PublicationLog", "opened_table", "recent_publications", "table_log"]
 
 
-def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
+class PublicationLog(Protocol):
+    """The log of one table: Delta's (`TableLog`), or one that a committer keeps (`OwnLog`)."""
+
+    @property
+    def first_txid(self) -> int:
+        """Return the txid with which the table begins."""
+
+    def epoch(self, topology: str) -> int:
+        """Return the newest epoch of a topology; 0: none."""
+
+    def incarnation(self, topology: str) -> int:
+        """Return the incarnation that leads the table; 0: unknown."""
+
+    def publications(self) -> Iterator[TablePublication]:
+        """Yield every publication, newest first."""
+
+    def require_nothing_of(self, topology: str) -> None:
+        """Refuse a table that holds a txid but has no publication any more."""
+
+
+def table_log(table: str, committer: Committer | OwnLog | None = None) -> PublicationLog:
     """Open the log of one table.
 
     Args:
         table: the committer's name: a local path (relative to the working directory) or a URI.
-        options: the committer's `storage_options`.
+        committer: from a program: it has the `storage_options`, or a log of its own. None: only
+            the name is known.
 
     Raises:
         UserError: no Delta table exists there.
     """
     from txn.delta.log import TableLog
 
+    if isinstance(committer, OwnLog):
+        return _CommitterLog(committer)
+    options = committer.storage_options if committer else None
     opened = opened_table(table, options)
     return TableLog(_storage(table, options), opened)
 
 
+class _CommitterLog:
+    def __init__(self, log: OwnLog) -> None:
+        self.publications = log.publications
+        self._log = log
+
+    @property
+    def first_txid(self) -> int:
+        return min((entry.publication.first_txid for entry in self.publications()), default=1)
+
+    def epoch(self, topology: str) -> int:
+        return self._log.newest_epoch()
+
+    def incarnation(self, topology: str) -> int:
+        return 0
+
+    def require_nothing_of(self, topology: str) -> None:
+        """Do nothing: such a table has no txid beside its publications."""
+
+
 def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaTable:
-    """Load a table with delta-rs; arguments and errors as for `table_log`."""
+    """Load a table with delta-rs.
+
+    Args:
+        options: the committer's `storage_options`.
+
+    Raises:
+        UserError: no Delta table exists there.
+    """
     from txn.delta.loading import find
 
     try:
@@ -54,7 +104,7 @@ def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
     return Storage(table, options)
 
 
-def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
+def recent_publications(log: PublicationLog, topology: str) -> list[tuple[int, Publication]]:
     """Return (version, publication) of the newest txid and the one before it, newest first.
 
     Raises:
@@ -80,4 +130,5 @@ def _no_table(table: str) -> UserError:
         if relative
         else " Check that it was not moved, and that its storage can be reached from here."
     )
-    return UserError(f"There is no Delta table at '{table}'.{where}", number="TXN-306")
+    other = " A table of another kind is read if you name the program: FILE.py:TOPOLOGY."
+    return UserError(f"There is no Delta table at '{table}'.{where}{other}", number="TXN-306")

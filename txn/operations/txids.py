@@ -55,12 +55,10 @@ def history(
         from txn.operations.tables.topology_tables import tables_of
 
         tables = tables_of(topology, zookeeper)
-        entries = read(
-            tables.topology, tables.tables, tables.committed, limit, tables.storage_options
-        )
+        entries = read(tables.topology, tables.tables, tables.committed, limit, tables.committers)
         return History(tables.topology, entries)
-    options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
-    return History(topology.name, read(topology.name, options, None, limit, options))
+    committers = {sink.name: sink.committer for sink in topology.sinks}
+    return History(topology.name, read(topology.name, committers, None, limit, committers))
 
 
 class History(Sequence["HistoryEntry"]):

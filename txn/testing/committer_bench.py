@@ -20,6 +20,7 @@ from txn.interfaces import (
     Committer,
     CommitterContext,
     Member,
+    OwnLog,
     Prepared,
     Publication,
     Published,
@@ -123,6 +124,11 @@ REMEMBERED = Promise(
     "last_publication() is the newest publication that the table holds, as it was handed over",
     "publish(): store the publication (`model_dump_json`) in the same step as the rows; "
     "last_publication(): read it from the table, not from the object",
+)
+LISTED = Promise(
+    "an object that was never opened lists what the table holds, for operators",
+    "publications(): yield the newest first; newest_epoch(): count fences, too; read both from the "
+    "table, not from the object",
 )
 CLOSED = Promise(
     "publish() returns the files of its Prepared.adds, with the same sizes and rows",
@@ -239,6 +245,7 @@ class CommitterBench:
             self.open_for_rows()
         self._call(f"fence() of epoch {leader.epoch}", leader.committer.fence)
         self._check_remembered()
+        self._check_own_log()
         if columns_known:
             self.look(SHOWN)
 
@@ -457,6 +464,19 @@ class CommitterBench:
             publication == self._held,
             promise,
             f"last_publication() should be {_named(self._held)}, and is {_named(publication)}",
+        )
+
+    def _check_own_log(self) -> None:
+        unopened = self.target.make_committer(self.folder)
+        if not isinstance(unopened, OwnLog):
+            return
+        newest = self._call("publications()", lambda: next(iter(unopened.publications()), None))
+        publication, epoch = newest.publication if newest else None, unopened.newest_epoch()
+        self._require(
+            (publication, epoch) == (self._held, self.leader.epoch),
+            LISTED,
+            f"the newest should be {_named(self._held)} and epoch {self.leader.epoch}, and are "
+            f"{_named(publication)} and epoch {epoch}",
         )
 
     def _check_published(self, turn: Turn, published: Published) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
@@ -21,6 +21,7 @@ from txn.interfaces import (
     Semantics,
     Staged,
     StagedFile,
+    TablePublication,
 )
 
 if TYPE_CHECKING:
@@ -88,10 +89,8 @@ class RecordingCommitter(Committer):
 
     def last_publication(self) -> tuple[int, Publication] | None:
         """The newest line that has a publication."""
-        lines = [(v, line) for v, line in enumerate(self._lines()) if "publication" in line]
-        if not lines:
-            return None
-        return lines[-1][0], Publication.model_validate(lines[-1][1]["publication"])
+        newest = next(self.publications(), None)
+        return (newest.version, newest.publication) if newest else None
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write Parquet files that no line of the log names yet."""
@@ -160,6 +159,19 @@ class RecordingCommitter(Committer):
         self._call(f"committed {attempt}")
         self._sweep(self._staging(attempt))
 
+    # --- its own log, for operations ---------------------------------------------------------
+
+    def publications(self) -> Iterator[TablePublication]:
+        """The lines that have a publication, newest first; see `txn.interfaces.OwnLog`."""
+        for version, line in reversed([*enumerate(self._lines())]):
+            if "publication" in line:
+                publication = Publication.model_validate(line["publication"])
+                yield TablePublication(version, publication, 0)
+
+    def newest_epoch(self) -> int:
+        """The newest epoch of any line."""
+        return max((line["epoch"] for line in self._lines()), default=0)
+
     # --- reading by a test -------------------------------------------------------------------
 
     def published(self) -> dict[int, tuple[str, ...]]:
@@ -206,7 +218,7 @@ class RecordingCommitter(Committer):
                 shutil.rmtree(job, ignore_errors=True)
 
     def _require_leader(self, epoch: int) -> None:
-        newest = max((line["epoch"] for line in self._lines()), default=0)
+        newest = self.newest_epoch()
         if newest > epoch:
             raise FencedError(f"{self.name} was taken over by epoch {newest}.")
 

@@ -32,7 +32,7 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
 
     tables = tables_of(name, zookeeper)
     entries = read_history(
-        tables.topology, tables.tables, tables.committed, limit, tables.storage_options
+        tables.topology, tables.tables, tables.committed, limit, tables.committers
     )
     if as_json:
         print_json({"topology": tables.topology, "txids": [entry.to_json() for entry in entries]})

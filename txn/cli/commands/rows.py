@@ -207,7 +207,7 @@ def replay_command(
 def _bad_rows(tables: TopologyTables) -> BadRows | None:
     from txn.operations.rows.bad_rows import bad_rows_among
 
-    return bad_rows_among(tables.tables, tables.storage_options, tables.committed)
+    return bad_rows_among(tables.delta_tables, tables.storage_options, tables.committed)
 
 
 def _nothing(topology: str, bad_rows: BadRows | None) -> str:

@@ -33,8 +33,8 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     with open_backend(zookeeper, config) as backend:
         status = status_of(backend.status(name), served=served)
     committed = status.found.progress.committed
-    options = {sink.name: sink.committer.storage_options for sink in sinks}
-    tables = read_tables(name, committed.tables, committed.txid, options)
+    committers = {sink.name: sink.committer for sink in sinks}
+    tables = read_tables(name, committed.tables, committed.txid, committers)
     if as_json:
         print_json({**status.to_json(), **tables.to_json()})
     else:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice, takewhile
 
 from txn.dashboard.watching.entries import Unreadable, fits
 from txn.dashboard.watching.index import LogIndex
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
+from txn.interfaces import OwnLog
 from txn.storage.storage import Storage
 
-__all__ = ["LogFollower"]
+__all__ = ["LogFollower", "OwnLogFollower"]
 
 _AT_ONCE = 32
 """Commit files that are read together: on an object store they cost one round trip."""
@@ -166,6 +168,45 @@ class LogFollower:
                 continue
             commits.append(commit if fits(commit) else Unreadable(version, _TOO_LARGE))
         return commits
+
+
+class OwnLogFollower:
+    """Reads the log that a committer keeps into an index: `LogFollower` for other tables.
+
+    Args:
+        table: its number in the index.
+        log: the committer.
+        most: the number of newest publications to read.
+    """
+
+    complete = True
+    is_gone = False
+    incarnation = 0
+
+    def __init__(self, index: LogIndex, table: int, log: OwnLog, most: int) -> None:
+        self.newest = -1
+        self.oldest = 0
+        self._index = index
+        self._table = table
+        self._log = log
+        self._most = most
+
+    def catch_up(self, hint: int | None = None) -> int:
+        """Read the publications that are new; returns how many."""
+        new = takewhile(lambda entry: entry.version > self.newest, self._log.publications())
+        commits = [
+            Commit(entry.version, entry.timestamp_ms, "", publication=entry.publication)
+            for entry in islice(new, self._most)
+        ][::-1]
+        if commits:
+            self._index.add_newer(self._table, commits)
+            self.oldest = self.oldest if self.newest >= 0 else commits[0].version
+            self.newest = commits[-1].version
+        return len(commits)
+
+    def step_back(self, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> bool:
+        """Read nothing: `catch_up` has read everything."""
+        return False
 
 
 def _digest(text: bytes | None) -> bytes | None:

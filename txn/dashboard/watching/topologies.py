@@ -79,6 +79,7 @@ class Watched:
         self.config = topology.config
         self._folder = folder
         self._options = topology.tables
+        self._own_logs = topology.own_logs
         self._indexes: list[LogIndex] = []
         self.status: Status | None = None
         self.error: str | None = None
@@ -182,8 +183,9 @@ class Watched:
 
     def _add_table(self, name: str) -> None:
         if all(table.name != name for table in self.tables):
-            options = self._options.get(name, {})
-            self.tables.append(WatchedTable(self.index, len(self.tables), name, options))
+            options, own_log = self._options.get(name, {}), self._own_logs.get(name)
+            table = WatchedTable(self.index, len(self.tables), name, options, own_log)
+            self.tables.append(table)
 
     def changed(self) -> None:
         """Note a change. From any thread."""

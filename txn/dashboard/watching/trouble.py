@@ -210,7 +210,8 @@ def _tables(watched: Watched) -> Iterator[Trouble]:
                 "warning",
                 table.error,
                 "Check that it was not moved and that its storage can be reached from here. If it "
-                "needs storage_options, name the program: txn dashboard FILE.py:TOPOLOGY.",
+                "needs storage_options or is not a Delta table, name the program: txn dashboard "
+                "FILE.py:TOPOLOGY.",
                 table=table.name,
             )
 

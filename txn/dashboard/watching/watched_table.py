@@ -14,17 +14,19 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from txn.dashboard.watching.follower import LogFollower
+from txn.dashboard.watching.follower import LogFollower, OwnLogFollower
 from txn.dashboard.watching.index import LogIndex
 from txn.dashboard.watching.tables import TableFacts, table_facts
 from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
+from txn.interfaces import OwnLog
 from txn.storage.storage import Storage
 from txn.text import first_line
 
 __all__ = ["EVERY_SECS", "NOT_YET", "WatchedTable"]
 
 NOT_YET = "There is no Delta table there yet."
+_NOTHING_YET = "The table's own log has no publication yet."
 EVERY_SECS = 1.2
 """Interval for a local table while ZooKeeper, which is polled once a second, has nothing new."""
 _FOREIGN_SECS = 30.0
@@ -54,14 +56,24 @@ class WatchedTable:
         number: the table's number in the index.
         name: as the topology names it.
         options: its `storage_options`: secrets.
+        own_log: its committer, if that keeps its own log. Of such a table the page shows versions
+            and txids, but neither files nor rows.
     """
 
-    def __init__(self, index: LogIndex, number: int, name: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        index: LogIndex,
+        number: int,
+        name: str,
+        options: Mapping[str, str],
+        own_log: OwnLog | None = None,
+    ) -> None:
         self.number = number
         self.name = name
         self.options = options
+        self.own_log = own_log
         self.storage: Storage | None = None
-        self.follower: LogFollower | None = None
+        self.follower: LogFollower | OwnLogFollower | None = None
         self.error: str | None = None
         """Why its log cannot be read."""
         self.facts: TableFacts | None = None
@@ -139,22 +151,26 @@ class WatchedTable:
         if now < self._next_read and (has_read_hint or former_error is not None):
             return False
         try:
-            if self.storage is None:
-                self.storage = Storage(self.name, self.options)
-            if self.follower is None:
-                self.follower = LogFollower(self._index, self.number, self.storage, _MOST_VERSIONS)
+            self.follower = self.follower or self._new_follower()
             count = self.follower.catch_up(hint)
         except _ERRORS as error:
             self._note_error(error)
             return self.error != former_error
         if self.follower.newest < 0:
-            self.error = NOT_YET
+            self.error = NOT_YET if self.own_log is None else _NOTHING_YET
         else:
             gone = "There is no Delta table there any more."
             self.error = gone if self.follower.is_gone else None
-        wait = EVERY_SECS if self.storage.is_local else _FOREIGN_SECS
+        is_near = self.storage is None or self.storage.is_local
+        wait = EVERY_SECS if is_near else _FOREIGN_SECS
         self._next_read = now + (wait if self.error is None else _ABSENT_SECS)
         return count > 0 or self.error != former_error
+
+    def _new_follower(self) -> LogFollower | OwnLogFollower:
+        if self.own_log is not None:
+            return OwnLogFollower(self._index, self.number, self.own_log, _MOST_VERSIONS)
+        self.storage = Storage(self.name, self.options)
+        return LogFollower(self._index, self.number, self.storage, _MOST_VERSIONS)
 
     def _step_back(self, turn: Turn) -> bool:
         """Read some older versions. Returns True if there may be more."""

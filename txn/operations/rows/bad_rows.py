@@ -14,8 +14,8 @@ from txn.storage.retrying import retried
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-    from txn.delta.log import TableLog
     from txn.interfaces.publication import Member
+    from txn.operations.table_logs import PublicationLog
 
 __all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "has_bad_rows", "replayed_up_to"]
 
@@ -70,7 +70,7 @@ class BadRows:
         self._data = data
         self._committed = committed
 
-    def logged(self, topology: str, txids: Iterable[int], log: TableLog) -> dict[int, Member]:
+    def logged(self, topology: str, txids: Iterable[int], log: PublicationLog) -> dict[int, Member]:
         """Return txid -> its entry in the log, for the txids that the log still has."""
         asked = {*txids}
         members: dict[int, Member] = {}

@@ -23,7 +23,7 @@ from typing import Any
 
 from txn.dataflow.expectations import Expectation, SetAside, tables_without
 from txn.errors import UserError
-from txn.interfaces import UNREAD, Inlet, Spout
+from txn.interfaces import UNREAD, Inlet, OwnLog, Spout
 from txn.interfaces.publication import Member
 from txn.interfaces.spout_capabilities import TakesCorrections
 from txn.operations.rows.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
@@ -205,7 +205,11 @@ class _Replayable:
         # The ledger first: the rows of its replays were committed before.
         ledger = backend.row_replays(topology.name).get(stream, ())
         committed = backend.status(topology.name).progress.committed
-        options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
+        options = {
+            sink.name: sink.committer.storage_options
+            for sink in topology.sinks
+            if not isinstance(sink.committer, OwnLog)
+        }
         tables = [name for name in options if name in committed.tables]
         bad_rows = bad_rows_among(tables, options, committed.txid)
         if bad_rows is None:
@@ -253,7 +257,8 @@ class _Replayable:
 
     def logged(self, rows: Sequence[BadRow]) -> dict[int, Member]:
         """Return txid -> its entry in the log of the bad rows, while the log has it."""
-        log = table_log(self.bad_rows.table, self._options(self.bad_rows.table))
+        committers = {sink.name: sink.committer for sink in self.topology.sinks}
+        log = table_log(self.bad_rows.table, committers.get(self.bad_rows.table))
         return self.bad_rows.logged(self.topology.name, {row.txid for row in rows}, log)
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
@@ -385,10 +390,6 @@ class _Replayable:
             "them, move the corrected file into the spout's folder yourself, under a new name.",
             number=NUMBER,
         )
-
-    def _options(self, table: str) -> Mapping[str, str] | None:
-        options = {sink.name: sink.committer.storage_options for sink in self.topology.sinks}
-        return options.get(table)
 
     def check_taken(self, record: RowReplayRecord) -> None:
         """Refuse to complete a replay whose file the spout would no longer read.

@@ -12,6 +12,7 @@ from typing import Any
 
 from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
+from txn.interfaces import Committer
 from txn.interfaces.publication import Violations, merged_violations, summed_violations
 from txn.operations.history import history_of
 from txn.operations.table_logs import table_log
@@ -51,20 +52,20 @@ def read_tables(
     topology: str,
     tables: Iterable[str],
     committed: int,
-    options: Mapping[str, Mapping[str, str]] | None = None,
+    committers: Mapping[str, Committer] | None = None,
 ) -> TableStatus:
     """Read the tables' logs. Changes nothing; raises nothing for a table that it cannot read.
 
     Args:
         committed: ZooKeeper's committed txid; later ones do not count yet.
-        options: table -> its committer's `storage_options`.
+        committers: table -> its committer, from a program.
     """
     first: dict[str, int] = {}
     unread: dict[str, str] = {}
     violations: dict[int, list[Violations]] = {}
     for table in tables:
         try:
-            log = table_log(table, (options or {}).get(table))
+            log = table_log(table, (committers or {}).get(table))
             first[table] = log.first_txid
             for entry in history_of(topology, {table: log}, committed, NEWEST_TXIDS):
                 if entry.committed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from txn.backends import open_backend
 from txn.config import TopologyConfig
 from txn.errors import SetupError, TopologyError
+from txn.interfaces import Committer, OwnLog
 from txn.operations.loading import named_topology
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
@@ -23,11 +24,21 @@ class TopologyTables:
     tables: tuple[str, ...]
     committed: int | None
     """The newest committed txid; None: ZooKeeper has none for this topology."""
-    storage_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """table -> its `storage_options`; only a program has them."""
+    committers: Mapping[str, Committer] = field(default_factory=dict)
+    """table -> its committer; only a program has them."""
     is_at_rest: bool = False
     """True: ZooKeeper has no leader, no standby and no open batch."""
     config: TopologyConfig = field(default_factory=TopologyConfig)
+
+    @property
+    def storage_options(self) -> dict[str, Mapping[str, str]]:
+        """Return table -> its `storage_options`; only a program has them."""
+        return {table: committer.storage_options for table, committer in self.committers.items()}
+
+    @property
+    def delta_tables(self) -> tuple[str, ...]:
+        """The tables that are not known to have a log of their own."""
+        return tuple(t for t in self.tables if not isinstance(self.committers.get(t), OwnLog))
 
 
 def tables_of(name: str, zookeeper: str | ProgressBackend) -> TopologyTables:
@@ -61,7 +72,7 @@ def _read(
 ) -> tuple[TopologyTables, Mapping[str, tuple[RowReplayRecord, ...]] | None]:
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
-    options = {sink.name: sink.committer.storage_options for sink in sinks}
+    committers = {sink.name: sink.committer for sink in sinks}
     try:
         with open_backend(zookeeper, config) as backend:
             replays = backend.row_replays(name) if with_replays else {}
@@ -69,8 +80,8 @@ def _read(
     except (SetupError, TopologyError):
         if topology is None:
             raise
-        return TopologyTables(name, tuple(options), None, options, config=config), None
+        return TopologyTables(name, tuple(committers), None, committers, config=config), None
     committed = status.progress.committed
-    tables = tuple(options) if topology else tuple(committed.tables)
+    tables = tuple(committers) if topology else tuple(committed.tables)
     at_rest = not (status.leader or status.standbys or status.progress.batches)
-    return TopologyTables(name, tables, committed.txid, options, at_rest, config), replays
+    return TopologyTables(name, tables, committed.txid, committers, at_rest, config), replays

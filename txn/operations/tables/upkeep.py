@@ -84,7 +84,7 @@ class Upkeep:
 
 def _chosen(tables: TopologyTables, only: Collection[str]) -> list[str]:
     if not only:
-        return [*tables.tables]
+        return [*tables.delta_tables]
     by_identity = {identity(table): table for table in tables.tables}
     for table in only:
         if identity(table) not in by_identity:
