@@ -26,7 +26,7 @@ from txn.operations.progress_file import (
     write_file,
 )
 from txn.operations.transfer import export_progress, import_progress
-from txn.protocol.records import ColumnsRecord, QuarantineRecord, RowReplayRecord
+from txn.protocol.records import BatchRecord, ColumnsRecord, QuarantineRecord, RowReplayRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
 
 NAME = "orders"
@@ -351,6 +351,21 @@ def test_a_file_of_an_earlier_release_is_read() -> None:
         assert _parse(read, Path("f.json")) == small_file()
         with pytest.raises(ProgressUnreadableError, match=missed):
             _parse(json.dumps({**whole, "version": version + 1}).encode(), Path("f.json"))
+
+
+@pytest.mark.parametrize("field", ["replay_of", "attempt"])
+def test_a_field_that_a_record_got_later_may_be_missing(field: str) -> None:
+    """A batch of an earlier release has no `replay_of`; every other field it must have."""
+    batch = BatchRecord(txid=2, attempt=1, epoch=1)
+    progress = small_file().model_copy(update={"batches": [batch]})
+    body = progress.model_dump(mode="json")
+    del body["batches"][0][field]
+    whole = {"format": "txn-progress", "version": 4, "sha256": _checksum(body), "progress": body}
+    if field in BatchRecord.LATER:
+        assert _parse(json.dumps(whole).encode(), Path("f.json")) == progress
+    else:
+        with pytest.raises(ProgressUnreadableError, match="field batches.0.attempt"):
+            _parse(json.dumps(whole).encode(), Path("f.json"))
 
 
 @pytest.mark.parametrize("levels", [0, 70, 300, 900])

@@ -195,10 +195,20 @@ def _validated(body: Any, path: Path) -> ProgressFile:
             encode(record, "record")
     except BatchError:
         raise _unreadable(path, "has a record that no topology could have kept") from None
-    # A field that is missing would be read as "no state".
-    if progress.model_dump(mode="json") != body:
+    if _lacks_a_field(progress, body):
         raise _unreadable(path, "lacks a field of a record")
     return progress
+
+
+def _lacks_a_field(value: Any, raw: Any) -> bool:
+    """Return True if a field is missing: its default would be read as "no state".
+
+    An earlier release may lack the fields in a record's `LATER`.
+    """
+    if isinstance(value, BaseModel):
+        missing = set(type(value).model_fields) - set(raw) - getattr(value, "LATER", frozenset())
+        return bool(missing) or any(_lacks_a_field(getattr(value, name), raw[name]) for name in raw)
+    return isinstance(value, list) and any(map(_lacks_a_field, value, raw))
 
 
 def _checksum(body: Any) -> str:
