@@ -38,7 +38,7 @@ SHIPPED = {
     "committers.append_table:AppendTable": TABLE,
     "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable",
     "committers.upsert_layout.committer:UpsertCommitter": STATE,
-    "txn.testing:RecordingCommitter": "CleansUp",
+    "txn.testing:RecordingCommitter": "CleansUp KeepsOwnLog",
     "txn.interfaces:Spout": "",
     "txn.interfaces:PartitionedSpout": "",
     "txn.interfaces:Committer": "",

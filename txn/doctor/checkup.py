@@ -18,7 +18,7 @@ from txn.doctor.machine import check_disk, check_machine
 from txn.doctor.tables import check_own_log, check_storage, check_table, check_writers
 from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
-from txn.interfaces import OwnLog
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.storage.locations import is_local, parent
 from txn.text import first_line
 
@@ -44,7 +44,7 @@ def diagnose(
     config = topology.settings if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
     sinks = topology.sinks if topology is not None else ()
-    own_logs = {s.name: s.committer for s in sinks if isinstance(s.committer, OwnLog)}
+    own_logs = {s.name: s.committer for s in sinks if isinstance(s.committer, KeepsOwnLog)}
     storage_options = {s.name: s.committer.storage_options for s in sinks if s.name not in own_logs}
     places = list(dict.fromkeys([*storage_options, *tables]))
     folders: dict[str, Mapping[str, str] | None] = {}

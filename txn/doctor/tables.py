@@ -20,7 +20,7 @@ from txn.delta.definition import TableDefinition
 from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
-from txn.interfaces import OwnLog
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.storage.locations import is_local, is_on_s3, local_path
 from txn.text import first_said
 
@@ -65,7 +65,7 @@ def check_table(
     yield _checkpoints(area, delta, last, properties)
 
 
-def check_own_log(table: str, log: OwnLog) -> Iterator[Finding]:
+def check_own_log(table: str, log: KeepsOwnLog) -> Iterator[Finding]:
     """Check that the log of a table that is not a Delta table can be read."""
     newest = next(log.publications(), None)
     txid = f"txid {newest.publication.last_txid}" if newest else "nothing yet"

@@ -22,7 +22,6 @@ from txn.interfaces.committer import (
 )
 from txn.interfaces.inlet import Inlet
 from txn.interfaces.notices import NOTICES
-from txn.interfaces.own_log import OwnLog, TablePublication
 from txn.interfaces.publication import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -36,6 +35,7 @@ from txn.interfaces.publication import (
     Published,
     Staged,
     StagedFile,
+    TablePublication,
 )
 from txn.interfaces.spout import (
     NOT_PARSED,
@@ -64,7 +64,6 @@ __all__ = [
     "KeysReader",
     "Lag",
     "Member",
-    "OwnLog",
     "PartitionPositions",
     "PartitionedSpout",
     "Prepared",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces.committer import Committer, StoredRows
-from txn.interfaces.publication import Prepared, Publication, Staged
+from txn.interfaces.publication import Prepared, Publication, Staged, TablePublication
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +21,7 @@ __all__ = [
     "DescribesState",
     "IdentifiesTable",
     "KeepsBytes",
+    "KeepsOwnLog",
     "MaintainsTable",
     "ReadsAsOf",
     "ReportsChanges",
@@ -212,3 +213,24 @@ class KeepsBytes(Protocol):
 
     def kept(self, name: str) -> bytes | None:
         """The bytes that `keep` stored under a name, or None."""
+
+
+# --- for operations, without a run ---------------------------------------------------------------
+
+
+@runtime_checkable
+class KeepsOwnLog(Protocol):
+    """A committer whose table is not a Delta table, for operations from outside of a run.
+
+    `txn history`, `status`, `recover`, `doctor` and the page call these on a committer that was
+    never opened. Without them, they look for a Delta table at the committer's `name`.
+    """
+
+    def publications(self) -> Iterator[TablePublication]:
+        """Yield every publication, newest first, as far back as the table keeps them.
+
+        Yields nothing if the table does not exist yet.
+        """
+
+    def newest_epoch(self) -> int:
+        """Return the newest epoch in the table, of a fence or of a publication; 0: none."""

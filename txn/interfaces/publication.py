@@ -34,6 +34,7 @@ __all__ = [
     "Published",
     "Staged",
     "StagedFile",
+    "TablePublication",
     "Unasked",
     "Violations",
     "merged_violations",
@@ -343,3 +344,14 @@ def processing_ms(timings_ms: Mapping[str, float]) -> float:
     It leaves out `processing`, the wait until Spark had room for the batch.
     """
     return sum(timings_ms.get(station, 0.0) for station in ("staged", "processed"))
+
+
+@dataclass(frozen=True)
+class TablePublication:
+    """One publication in one table's log."""
+
+    version: int
+    """Table version that holds it."""
+    publication: Publication
+    timestamp_ms: int
+    """When it was appended, milliseconds since 1970; 0 if that is unknown."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from txn.errors import UserError
-from txn.interfaces import OwnLog, Publication
+from txn.interfaces import Publication
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.storage.locations import is_local
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["PublicationLog", "opened_table", "recent_publications", "table_log"]
 
 
 class PublicationLog(Protocol):
-    """The log of one table: Delta's (`TableLog`), or one that a committer keeps (`OwnLog`)."""
+    """The log of one table: Delta's (`TableLog`), or one that a committer keeps (`KeepsOwnLog`)."""
 
     @property
     def first_txid(self) -> int:
@@ -39,7 +40,7 @@ class PublicationLog(Protocol):
         """Refuse a table that holds a txid but has no publication any more."""
 
 
-def table_log(table: str, committer: Committer | OwnLog | None = None) -> PublicationLog:
+def table_log(table: str, committer: Committer | KeepsOwnLog | None = None) -> PublicationLog:
     """Open the log of one table.
 
     Args:
@@ -52,7 +53,7 @@ def table_log(table: str, committer: Committer | OwnLog | None = None) -> Public
     """
     from txn.delta.log import TableLog
 
-    if isinstance(committer, OwnLog):
+    if isinstance(committer, KeepsOwnLog):
         return _CommitterLog(committer)
     options = committer.storage_options if committer else None
     opened = opened_table(table, options)
@@ -60,7 +61,7 @@ def table_log(table: str, committer: Committer | OwnLog | None = None) -> Public
 
 
 class _CommitterLog:
-    def __init__(self, log: OwnLog) -> None:
+    def __init__(self, log: KeepsOwnLog) -> None:
         self.publications = log.publications
         self._log = log
 

@@ -20,14 +20,18 @@ from txn.interfaces import (
     Committer,
     CommitterContext,
     Member,
-    OwnLog,
     Prepared,
     Publication,
     Published,
     Semantics,
     Staged,
 )
-from txn.interfaces.committer_capabilities import CleansUp, SettlesTxids, StagesTogether
+from txn.interfaces.committer_capabilities import (
+    CleansUp,
+    KeepsOwnLog,
+    SettlesTxids,
+    StagesTogether,
+)
 from txn.testing.capability_check import capabilities
 from txn.testing.spout_bench import ContractError
 
@@ -468,7 +472,7 @@ class CommitterBench:
 
     def _check_own_log(self) -> None:
         unopened = self.target.make_committer(self.folder)
-        if not isinstance(unopened, OwnLog):
+        if not isinstance(unopened, KeepsOwnLog):
             return
         newest = self._call("publications()", lambda: next(iter(unopened.publications()), None))
         publication, epoch = newest.publication if newest else None, unopened.newest_epoch()

@@ -162,7 +162,7 @@ class RecordingCommitter(Committer):
     # --- its own log, for operations ---------------------------------------------------------
 
     def publications(self) -> Iterator[TablePublication]:
-        """The lines that have a publication, newest first; see `txn.interfaces.OwnLog`."""
+        """The lines that have a publication, newest first: the capability `KeepsOwnLog`."""
         for version, line in reversed([*enumerate(self._lines())]):
             if "publication" in line:
                 publication = Publication.model_validate(line["publication"])

@@ -11,7 +11,7 @@ from txn.dashboard.watching.entries import Unreadable, fits
 from txn.dashboard.watching.index import LogIndex
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import OwnLog
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.storage.storage import Storage
 
 __all__ = ["LogFollower", "OwnLogFollower"]
@@ -183,7 +183,7 @@ class OwnLogFollower:
     is_gone = False
     incarnation = 0
 
-    def __init__(self, index: LogIndex, table: int, log: OwnLog, most: int) -> None:
+    def __init__(self, index: LogIndex, table: int, log: KeepsOwnLog, most: int) -> None:
         self.newest = -1
         self.oldest = 0
         self._index = index

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from txn.config import TopologyConfig
-from txn.interfaces import OwnLog
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.operations.loading import named_topology
 from txn.operations.plan import plan_topology
 from txn.topology import Topology
@@ -31,7 +31,7 @@ class TopologyFacts:
     """Table -> its `storage_options`: secrets."""
     program: str = ""
     """FILE.py:TOPOLOGY; empty: unknown."""
-    own_logs: Mapping[str, OwnLog] = field(default_factory=dict)
+    own_logs: Mapping[str, KeepsOwnLog] = field(default_factory=dict)
     """Table -> its committer, if it keeps its own log; not for another process."""
 
     @classmethod
@@ -53,7 +53,7 @@ class TopologyFacts:
             plan_topology(topology).to_json(),
             {sink.name: sink.committer.storage_options for sink in topology.sinks},
             program,
-            {s.name: s.committer for s in topology.sinks if isinstance(s.committer, OwnLog)},
+            {s.name: s.committer for s in topology.sinks if isinstance(s.committer, KeepsOwnLog)},
         )
 
     def to_line(self) -> str:

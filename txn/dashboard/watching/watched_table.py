@@ -19,7 +19,7 @@ from txn.dashboard.watching.index import LogIndex
 from txn.dashboard.watching.tables import TableFacts, table_facts
 from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
-from txn.interfaces import OwnLog
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.storage.storage import Storage
 from txn.text import first_line
 
@@ -66,7 +66,7 @@ class WatchedTable:
         number: int,
         name: str,
         options: Mapping[str, str],
-        own_log: OwnLog | None = None,
+        own_log: KeepsOwnLog | None = None,
     ) -> None:
         self.number = number
         self.name = name

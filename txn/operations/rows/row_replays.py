@@ -23,7 +23,8 @@ from typing import Any
 
 from txn.dataflow.expectations import Expectation, SetAside, tables_without
 from txn.errors import UserError
-from txn.interfaces import UNREAD, Inlet, OwnLog, Spout
+from txn.interfaces import UNREAD, Inlet, Spout
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.interfaces.publication import Member
 from txn.interfaces.spout_capabilities import TakesCorrections
 from txn.operations.rows.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
@@ -208,7 +209,7 @@ class _Replayable:
         options = {
             sink.name: sink.committer.storage_options
             for sink in topology.sinks
-            if not isinstance(sink.committer, OwnLog)
+            if not isinstance(sink.committer, KeepsOwnLog)
         }
         tables = [name for name in options if name in committed.tables]
         bad_rows = bad_rows_among(tables, options, committed.txid)

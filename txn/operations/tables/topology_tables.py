@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from txn.backends import open_backend
 from txn.config import TopologyConfig
 from txn.errors import SetupError, TopologyError
-from txn.interfaces import Committer, OwnLog
+from txn.interfaces import Committer
+from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.operations.loading import named_topology
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
@@ -38,7 +39,7 @@ class TopologyTables:
     @property
     def delta_tables(self) -> tuple[str, ...]:
         """The tables that are not known to have a log of their own."""
-        return tuple(t for t in self.tables if not isinstance(self.committers.get(t), OwnLog))
+        return tuple(t for t in self.tables if not isinstance(self.committers.get(t), KeepsOwnLog))
 
 
 def tables_of(name: str, zookeeper: str | ProgressBackend) -> TopologyTables:
