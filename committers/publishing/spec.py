@@ -189,8 +189,8 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
     if owner is None:
         raise TableRefusedError(
             f"Table {name} is a Delta table that no topology has made: it has no property "
-            "txn.topology, so its rows cannot be distinguished from ours. Give this committer a "
-            "path of its own.",
+            "txn.topology, so its rows cannot be distinguished from a topology's. Give "
+            "this committer a path of its own.",
             number="TXN-301",
         )
     if owner != topology:

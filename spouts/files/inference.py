@@ -54,7 +54,7 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
     unparsed = files.unparsed.text if files.unparsed else None
     schema = StructType([field for field in read_schema if field.name != unparsed])
     if not schema.fields:
-        lack = "there is no file with anything in it"
+        lack = "no file has any content"
         if names:
             lack = f"its first files have no record with a column ({', '.join(names)})"
         if names and goes_over_lines(files, beginning(files, names[0])):

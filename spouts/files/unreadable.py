@@ -87,7 +87,7 @@ class Unreadable:
             try:
                 return self._why_not_text(file)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                return f"it is no whole gzip file ({error})"
+                return f"it is not a complete gzip file ({error})"
 
     def _why_not_text(self, file: IO[bytes] | gzip.GzipFile) -> str | None:
         """Check all bytes. Spark replaces invalid UTF-8, and fails at invalid UTF-16 or UTF-32."""

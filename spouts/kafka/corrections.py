@@ -65,8 +65,8 @@ class Corrections(FileSpout):
         """See the class."""
         if not folder or "://" in folder:
             raise TopologyError(
-                f"{spout} has corrections={folder!r}, which is no local folder. Name one, such as "
-                "'corrections', in which `txn rows replay` can put files.",
+                f"{spout} has corrections={folder!r}, which is not a local folder. Name one, "
+                "such as 'corrections', in which `txn rows replay` can put files.",
                 number="TXN-404",
             )
         super().__init__(_pattern(folder), format="json", schema=_SCHEMA)
@@ -167,8 +167,8 @@ class KafkaInlet(FileInlet):
         for number, line in enumerate(re.split(rb"\r\n|\r|\n", content), 1):
             if line.strip() and (problem := self._problem_of_line(line)):
                 raise UserError(
-                    f"Line {number} of the file is no record for {self._spout}: {problem}. A line "
-                    "is a JSON object with Kafka's columns, `value` as text; what is left out is "
+                    f"Line {number} of the file is not a record for {self._spout}: {problem}. A "
+                    "line is a JSON object with Kafka's columns, `value` as text; what is left out is "
                     "NULL. Correct it. Nothing was changed.",
                     number="TXN-516",
                 )

@@ -401,7 +401,7 @@ def test_any_number_of_attempts_can_be_detailed(per_sec: float, detailed: int) -
 @pytest.mark.parametrize("number", [-1.0, math.nan])
 def test_a_number_that_is_none_is_refused(number: float) -> None:
     """Where it is given."""
-    with pytest.raises(SetupError, match="is no number of attempts"):
+    with pytest.raises(SetupError, match="is not a number of attempts"):
         in_memory(detailed_per_sec=number)
 
 

@@ -136,7 +136,7 @@ def test_records_of_bytes_are_corrected_as_text(world: World, kafka: Broker, top
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "no folder given": ({"more": ""}, "{}", "has no folder for corrected records. Give it one"),
     "no folder there": ({"more": 'corrections="on"'}, "{}", "There is no folder '.*/on/', in "),
-    "no JSON": ({}, "{}\n{", "Line 2 of the file is no record for .*: it is no JSON"),
+    "no JSON": ({}, "{}\n{", "Line 2 of the file is not a record for .*: it is no JSON"),
     "no object": ({}, "[1]", "Line 1 .*: it is no JSON object"),
     "an unknown name": ({}, '{"valeu":"x"}', "'valeu' is none of key, value, topic"),
     "a value that is no text": ({}, '{"value":{"k":1}}', "value cannot be "),

@@ -29,9 +29,9 @@ KEY = {"csv": "k", "json": "k", "parquet": "k", "text": "value"}
 PACKED = gzip.compress(TEXT["csv"])
 DAMAGED = {
     # name -> (its bytes, what is said)
-    "3cut.gz": (PACKED[:-9], "it is no whole gzip file (Compressed file ended before"),
-    "3wrong.gz": (PACKED[:-8] + b"\0" * 8, "it is no whole gzip file (CRC check failed"),
-    "3plain.gz": (TEXT["csv"], "it is no whole gzip file (Not a gzipped file"),
+    "3cut.gz": (PACKED[:-9], "it is not a complete gzip file (Compressed file ended before"),
+    "3wrong.gz": (PACKED[:-8] + b"\0" * 8, "it is not a complete gzip file (CRC check failed"),
+    "3plain.gz": (TEXT["csv"], "it is not a complete gzip file (Not a gzipped file"),
     "3empty.gz": (b"", "it has no bytes"),
     "3gzip": (PACKED, "it is packed by gzip, which its name does not say as Spark knows it"),
     "3GZ.GZ": (PACKED, "it is packed by gzip, which"),
@@ -180,7 +180,7 @@ def test_a_schema_is_inferred_from_the_files_that_can_be_read(
     """One that cannot is named, or has no say."""
     (tmp_path / "1.csv.gz").write_bytes(PACKED[:-9])
     (tmp_path / "2.csv").write_text("1,a\n2,b\n")
-    with pytest.raises(TopologyError, match=r"1\.csv\.gz \(\d+ bytes\): it is no whole gzip"):
+    with pytest.raises(TopologyError, match=r"1\.csv\.gz \(\d+ bytes\): it is not a complete gzip"):
         spout(tmp_path, "csv", schema=None).open(spark, None)
     found = spout(tmp_path, "csv", schema=None, bad_rows="set_aside").open(spark, None)
     assert found.fieldNames()[:2] == ["_c0", "_c1"]

@@ -87,7 +87,7 @@ class TopologyConfig(BaseModel):
     """Session timeout requested from ZooKeeper: how long a dead leader blocks its successor."""
     zookeeper_connect_secs: float = Field(default=30.0, gt=0)
     """How long a start, or a command such as `txn status`, waits for a ZooKeeper that does not
-    answer, before it ends with an error. After 2 s it tells what it waits for."""
+    answer, before it ends with an error. After 2 s it reports what it waits for."""
     zookeeper_deadline_secs: float = Field(default=120.0, gt=0)
     """How long a write may be retried while ZooKeeper is away before the topology stops."""
     zookeeper_auth: tuple[tuple[str, SecretStr], ...] = ()

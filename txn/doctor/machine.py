@@ -146,7 +146,7 @@ def _hidden() -> Iterator[Finding]:
             "python",
             f"package {name}",
             advice(name, place).partition(". ")[0],
-            f"A program beside it imports it in place of ours: 'No module named' {name}.<module>.",
+            f"A program beside it imports it in place of txn's: 'No module named' {name}.<module>.",
             "Rename it, or move it to a folder that Python does not search first.",
         )
 

@@ -104,8 +104,8 @@ def _moved_or_new(
         if len(lost) > 1:
             it, unwanted = f"it is one of {before}", "..."
         way_out = (
-            f"If {it}, name the place where it is now. If '{name}' is a new table, and what it "
-            "replaces is no longer wanted, say so: "
+            f"If {it}, name the place where it is now. If '{name}' is a new table, and you "
+            "no longer want what it replaces, set "
             f"TopologyConfig(dropped_tables=({unwanted}), new_tables=({name!r},))."
         )
     return RecoveryRefusedError(
@@ -120,8 +120,8 @@ def _moved_or_new(
 def _begins_late(topology: str, table: str, committed: int) -> RecoveryRefusedError:
     return RecoveryRefusedError(
         f"Table '{table}' is new to topology '{topology}', which has committed txid {committed}: "
-        "it would lack the rows of all txids up to that one. Nothing was changed. If that is "
-        f"meant, say so: TopologyConfig(new_tables=({table!r},)), or --set new_tables={table}. "
+        "it would lack the rows of all txids up to that one. Nothing was changed. To accept "
+        f"that, set TopologyConfig(new_tables=({table!r},)), or --set new_tables={table}. "
         "For a table with all rows, give the topology a new name and new tables.",
         number="TXN-809",
     )
@@ -133,14 +133,14 @@ def _left_out(topology: str, tables: Sequence[str], moved: Sequence[str]) -> Rec
         return RecoveryRefusedError(
             f"The program does not name the tables {names} of topology '{topology}' any more, and "
             f"only {', '.join(map(repr, moved))} can be one of them under a new name. Nothing was "
-            "changed. Put the others back; or, if they are no longer wanted, say which: "
+            "changed. Put the others back; or, if you no longer want them, set "
             "TopologyConfig(dropped_tables=(...,)).",
             number="TXN-812",
         )
     return RecoveryRefusedError(
         f"The program does not name table {names} of topology '{topology}' any more. With the "
         "next txid it would fall behind, and could not be put back. Nothing was changed. Put it "
-        f"back; or, if it is no longer wanted, say so: TopologyConfig(dropped_tables=({names},)), "
+        f"back; or, if you no longer want it, set TopologyConfig(dropped_tables=({names},)), "
         f"or --set dropped_tables={','.join(tables)}.",
         number="TXN-812",
     )

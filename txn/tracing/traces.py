@@ -83,7 +83,7 @@ class Traces:
             raise missing(error) from error
         if not detailed_per_sec >= 0:
             raise SetupError(
-                f"detailed_per_sec={detailed_per_sec!r} is no number of attempts. Give a number "
+                f"detailed_per_sec={detailed_per_sec!r} is not a number of attempts. Give a number "
                 "from 0, or math.inf for all.",
                 number="TXN-119",
             )

@@ -87,8 +87,8 @@ class TableKeeper(Keeper):
             f"A position of topology '{self._topology}' names {name!r}, but none of its tables "
             f"({self._names}) has an intact copy beside it. Restore the folder `_txn_progress` "
             "of one of these tables from a backup or from a copy of the table, or add the table "
-            "that has it to the topology again; without it nobody knows what was read. To start "
-            "over, use a new topology name and new tables.",
+            "that has it to the topology again; without it, the record of what was read is lost. "
+            "To start over, use a new topology name and new tables.",
             number="TXN-416",
         )
 
