@@ -168,8 +168,8 @@ class KafkaInlet(FileInlet):
             if line.strip() and (problem := self._problem_of_line(line)):
                 raise UserError(
                     f"Line {number} of the file is not a record for {self._spout}: {problem}. A "
-                    "line is a JSON object with Kafka's columns, `value` as text; missing columns are "
-                    "NULL. Correct it. Nothing was changed.",
+                    "line is a JSON object with Kafka's columns, `value` as text; missing columns "
+                    "are NULL. Correct it. Nothing was changed.",
                     number="TXN-516",
                 )
 
