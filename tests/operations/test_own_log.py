@@ -12,7 +12,7 @@ from tests.dashboard.made_logs import publication
 from txn import Topology
 from txn.dashboard.watching.follower import OwnLogFollower
 from txn.dashboard.watching.index import Filter, LogIndex
-from txn.dashboard.watching.known import Known
+from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.doctor.tables import check_own_log
 from txn.errors import UserError
 from txn.operations.recover import read_tables
@@ -74,9 +74,9 @@ def test_the_page_follows_such_a_table(tmp_path: Path) -> None:
         assert follower.catch_up() == min(len(txids), 3), number
     assert [one.txid for one in index.page(Filter()).txids] == [5, 4, 3, 2]
     index.close()
-    known = Known.of(topology_into(tmp_path))
-    assert [*known.own_logs] == [str(tmp_path)]
-    assert Known.of_line(known.to_line()).own_logs == {}
+    facts = TopologyFacts.of(topology_into(tmp_path))
+    assert [*facts.own_logs] == [str(tmp_path)]
+    assert TopologyFacts.of_line(facts.to_line()).own_logs == {}
 
 
 def test_a_name_alone_cannot_be_read(tmp_path: Path) -> None:
