@@ -37,7 +37,7 @@ SHIPPED = {
     "spouts.reader:ReaderSpout": "ReportsLag",
     "committers.append_table:AppendTable": TABLE,
     "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable",
-    "committers.upsert_layout.committer:UpsertCommitter": STATE,
+    "committers.upsert_layout.committer:UpsertCommitter": f"{STATE} DescribesState",
     "txn.testing:RecordingCommitter": "CleansUp KeepsOwnLog",
     "txn.interfaces:Spout": "",
     "txn.interfaces:PartitionedSpout": "",
