@@ -330,6 +330,6 @@ def test_a_description_that_is_none_is_refused(
     """A version that says nothing usable of the table names its file, and nothing is appended."""
     log = open_log(warehouse)
     version = append_raw(warehouse, {"metaData": metadata})
-    with pytest.raises(RecoveryRefusedError, match=f"Version {version} .* says of the table"):
+    with pytest.raises(RecoveryRefusedError, match=f"Version {version} .* not in Delta.s format"):
         log.publish([put(warehouse, 1, "a")], [], make_publication(1), 0)
     assert TableLog(Storage(str(warehouse))).commit(version + 1) is None
