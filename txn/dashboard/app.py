@@ -281,11 +281,7 @@ class _Doctor:
 def _number(
     request: Request, name: str, default: int | None = None, most: int = _LARGEST
 ) -> int | None:
-    """Parse a parameter that is a number from 0.
-
-    Raises:
-        UserError: it is not a number.
-    """
+    """Parse a parameter that is a number from 0."""
     text = request.query_params.get(name)
     if text is None or text == "":
         return default

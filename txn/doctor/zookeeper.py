@@ -50,9 +50,6 @@ def check_zookeeper(
         topology: the topology whose nodes are checked; None: no nodes.
         writes: True to measure latency, with writes to a node that ends with the session.
         wall: seconds since the epoch.
-
-    Raises:
-        TxnError: it cannot be reached, or refuses the credentials.
     """
     deadline = time.monotonic() + config.zookeeper_timeout_secs
     with contextlib.closing(Connection(hosts, config)) as connection:
@@ -300,11 +297,7 @@ def _ensemble(area: str, roles: dict[str, str], lagging: str) -> Finding:
 
 
 def _ask_mntr(server: str, config: TopologyConfig) -> dict[str, str]:
-    """Return the answer to `mntr`: name -> value. Empty if the server does not allow it.
-
-    Raises:
-        OSError: no connection.
-    """
+    """Return the answer to `mntr`: name -> value. Empty if the server does not allow it."""
     host, _, port = server.rpartition(":")
     address = (host.strip("[]"), int(port))
     tls = find_access(config, server).tls

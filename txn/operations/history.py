@@ -101,10 +101,6 @@ def history(
             unknown; a txid then counts as committed if all tables hold it.
         limit: the most txids to return; None: all.
         committers: table -> its committer, from a program.
-
-    Raises:
-        UserError: a table does not exist.
-        RecoveryRefusedError: a publication of an unknown format.
     """
     logs = {table: table_log(table, (committers or {}).get(table)) for table in tables}
     return history_of(topology, logs, committed, limit)

@@ -30,9 +30,6 @@ def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
 
     Args:
         conf: the session's settings, as given to `delta_session`.
-
-    Raises:
-        SetupError: as `submitted`.
     """
     packages = {package for source in topology.sources for package in source.spout.packages}
     if _lies_on_s3(topology) and not _has_client(conf):

@@ -101,11 +101,7 @@ def _described(group: str, entry: metadata.EntryPoint) -> Plugin:
 
 
 def _promise(group: str, loaded: Any) -> tuple[str, str | None, str | None]:
-    """Return kind, default of the kind, and guarantee.
-
-    Raises:
-        TypeError: it is not a plugin of this group.
-    """
+    """Return kind, default of the kind, and guarantee."""
     bases = (Spout,) if group == SPOUTS else (Committer, State)
     if not isinstance(loaded, type) or not issubclass(loaded, bases):
         allowed = " or ".join(f"txn.interfaces.{base.__name__}" for base in bases)

@@ -61,9 +61,6 @@ class LogFollower:
 
         Returns:
             The number of versions read.
-
-        Raises:
-            OSError, TxnError: storage cannot be read.
         """
         if self.newest < 0:
             start = self._start(hint)
@@ -122,9 +119,6 @@ class LogFollower:
 
         Args:
             turn: entered for work that keeps Python busy, and left to wait for storage.
-
-        Raises:
-            OSError, TxnError: storage cannot be read.
         """
         if self.complete or self.newest < 0:
             return False

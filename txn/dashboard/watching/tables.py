@@ -114,11 +114,7 @@ class Difference:
 
 
 def table_facts(storage: Storage) -> TableFacts:
-    """Read the facts of a table's newest version.
-
-    Raises:
-        DeltaError, OSError, TxnError: it cannot be read.
-    """
+    """Read the facts of a table's newest version."""
     table = load(storage)
     properties = {name: value or "" for name, value in table.metadata().configuration.items()}
     sizes, rows = _files(table)
@@ -201,10 +197,6 @@ def first_rows(
     Args:
         txid: leave out rows of later txids; None: read the whole version.
         group: first and last txid that the version published.
-
-    Raises:
-        UserError: Arrow cannot read the table.
-        DeltaError, OSError: its version, or files of it, are gone.
     """
     table = load(storage, version)
     properties = {name: value or "" for name, value in table.metadata().configuration.items()}
@@ -336,11 +328,6 @@ def difference(
 
     Args:
         groups: first and last txid that each of the versions published.
-
-    Raises:
-        UserError: there is too much to compare here, or a txid of a state was published together
-            with later ones.
-        DeltaError, OSError: a version, or files of it, are gone.
     """
     older, newer = load(storage, versions[0]), load(storage, versions[1])
     properties = {name: value or "" for name, value in newer.metadata().configuration.items()}

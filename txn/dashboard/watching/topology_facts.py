@@ -36,11 +36,7 @@ class TopologyFacts:
 
     @classmethod
     def named(cls, target: str) -> TopologyFacts:
-        """Build it from NAME or FILE.py:TOPOLOGY.
-
-        Raises:
-            TxnError: as `named_topology`.
-        """
+        """Build it from NAME or FILE.py:TOPOLOGY."""
         name, config, topology = named_topology(target)
         return cls(name, config) if topology is None else cls.of(topology, target)
 

@@ -185,11 +185,7 @@ def bad_rows_among(
     options: Mapping[str, Mapping[str, str]] | None = None,
     committed: int | None = None,
 ) -> BadRows | None:
-    """Find the table of bad rows among a topology's tables by its columns; None: no table is one.
-
-    Raises:
-        UserError: a table does not exist.
-    """
+    """Find the table of bad rows among a topology's tables by its columns; None: none is."""
     from txn.operations.table_logs import opened_table
 
     for table in tables:

@@ -276,11 +276,7 @@ class _Replayable:
         )
 
     def check_number(self, number: int) -> None:
-        """Refuse a number that is neither the next one nor an earlier replay's.
-
-        Raises:
-            UserError: the number is another one, or the replay before it is half done.
-        """
+        """Refuse a number that is neither the next one nor an earlier replay's."""
         there = len(self.ledger)
         if number > there + 1:
             raise UserError(
@@ -297,11 +293,7 @@ class _Replayable:
             )
 
     def check_same(self, record: RowReplayRecord, digest: str, rows: Sequence[BadRow]) -> None:
-        """Refuse to repeat a replay with another file or other rows.
-
-        Raises:
-            UserError: it had other content, or covers other rows.
-        """
+        """Refuse to repeat a replay with another file or other rows."""
         if record.sha256 == digest and record.rules == _last_txids(rows):
             return
         what = "other content" if record.sha256 != digest else "other rules or txids"
@@ -319,12 +311,7 @@ class _Replayable:
         )
 
     def check_new(self, record: RowReplayRecord, rows: Sequence[BadRow], content: bytes) -> None:
-        """Refuse a file that could not be read exactly once.
-
-        Raises:
-            UserError: it has no header, tables have its rows already, another stream would read
-                it, or there are files of replays that ZooKeeper does not know.
-        """
+        """Refuse a file that could not be read exactly once."""
         self.check_tables(rows, self.logged(rows))
         self.inlet.check(content, self.position)
         place = self.inlet.place(record.file)
@@ -353,9 +340,6 @@ class _Replayable:
         The row's own txid decides which tables the rule guarded. Where the log of the bad rows
         does not record it (an earlier release, a log that was cleaned up), the program of today
         decides.
-
-        Raises:
-            UserError: a table may have the rows, or the program no longer has the rule.
         """
         rules = self._rules()
         today = tables_without(rules, self.topology.sinks).get(self.stream, {})
@@ -393,11 +377,7 @@ class _Replayable:
         )
 
     def check_taken(self, record: RowReplayRecord) -> None:
-        """Refuse to complete a replay whose file the spout would no longer read.
-
-        Raises:
-            UserError: the pattern has changed since it was begun.
-        """
+        """Refuse to complete a replay whose file the spout would no longer read."""
         place = self.inlet.place(record.file)
         if not self.inlet.takes(place):
             raise UserError(
