@@ -37,11 +37,7 @@ class StreamColumns:
         self._recalled: frozenset[str] = frozenset()
 
     def recall(self, durable: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the columns that earlier runs have recorded.
-
-        Raises:
-            ProgressUnreadableError: a record is not a schema.
-        """
+        """Take the columns that earlier runs have recorded."""
         with self._lock:
             self._schemas = {stream: columns_of(stream, data) for stream, data in durable.items()}
             self._recalled = frozenset(self._schemas)

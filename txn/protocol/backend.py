@@ -66,11 +66,7 @@ class ProgressBackend(Protocol):
     """
 
     def open(self, topology: str) -> ProgressStore:
-        """Return a new store of a topology, which may not exist yet. The caller closes it.
-
-        Raises:
-            TopologyError: as `check_topology_name`.
-        """
+        """Return a new store of a topology, which may not exist yet. The caller closes it."""
 
     def close(self) -> None:
         """End the connection. Idempotent; stores that were opened stay open."""

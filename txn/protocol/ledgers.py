@@ -52,7 +52,6 @@ def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
 
 
 def _xor_all(values: Iterable[int]) -> int:
-    """Return the XOR of all values; 0 if empty."""
     return reduce(xor, values, 0)
 
 

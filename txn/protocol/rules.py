@@ -59,11 +59,7 @@ def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase
 
 
 def with_batch(state: CoordinatorState, batch: Batch, cause: Cause) -> CoordinatorState:
-    """Return `state` with this batch as the batch of its txid.
-
-    Raises:
-        RuntimeError: `cause` cannot bring it from the phase in `state` to that of `batch`.
-    """
+    """Return `state` with this batch as the batch of its txid; checks the transition."""
     txid, present = batch.attempt.txid, state.batches.get(batch.attempt.txid)
     require_transition(txid, present.phase if present else None, cause, batch.phase)
     return replace(state, batches={**state.batches, txid: batch})
@@ -72,11 +68,7 @@ def with_batch(state: CoordinatorState, batch: Batch, cause: Cause) -> Coordinat
 def without_batches(
     state: CoordinatorState, txids: Collection[int], cause: Cause
 ) -> CoordinatorState:
-    """Return `state` without these txids, which are in it.
-
-    Raises:
-        RuntimeError: `cause` cannot end one of them in its phase.
-    """
+    """Return `state` without these txids, which are in it; checks the transitions."""
     for txid in txids:
         require_transition(txid, state.batches[txid].phase, cause, None)
     return replace(state, batches={t: b for t, b in state.batches.items() if t not in txids})

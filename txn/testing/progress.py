@@ -222,16 +222,7 @@ class MemoryProgress(ProgressStore):
         stopped: Callable[[], bool] = lambda: False,
         at_least: int = 1,
     ) -> int:
-        """Take the leadership and the next epoch.
-
-        Args:
-            wait: as the contract says; so are `on_waiting` and `stopped`.
-            at_least: the smallest epoch to take.
-
-        Raises:
-            LeaderExistsError: another process leads, and `wait` is False.
-            ProgressUnavailableError: `close` was called meanwhile.
-        """
+        """Take the leadership and the next epoch, or `at_least` if that is larger."""
         with self.nodes.changed:
             newest = self._newest_epoch
             if self._is_taken and not wait:
@@ -268,11 +259,7 @@ class MemoryProgress(ProgressStore):
 
     @property
     def epoch(self) -> int:
-        """The epoch that `lead` returned.
-
-        Raises:
-            RuntimeError: `lead` was not called.
-        """
+        """The epoch that `lead` returned."""
         if self._epoch is None:
             raise RuntimeError("lead() comes first: without an epoch nothing is read or written")
         return self._epoch
@@ -382,11 +369,7 @@ class MemoryProgress(ProgressStore):
     # --- writing -----------------------------------------------------------------------------
 
     def persist_start(self, record: BatchRecord) -> None:
-        """Store the START of an attempt.
-
-        Raises:
-            ValueError: also if the record leaves a gap behind the last txid.
-        """
+        """Store the START of an attempt; ValueError also if it leaves a gap."""
         with self.nodes.changed:
             progress = self._may_write(record.epoch)
             newest = progress.committed.txid + len(progress.batches)

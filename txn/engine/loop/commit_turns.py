@@ -33,11 +33,7 @@ log = logging.getLogger("txn")
 
 
 class CommitTurns:
-    """The shell's part of commit turns. Owned by the protocol's thread.
-
-    Args:
-        ids: source of random non-zero 64-bit ids.
-    """
+    """The shell's part of commit turns. Owned by the protocol's thread."""
 
     def __init__(
         self,
@@ -67,11 +63,7 @@ class CommitTurns:
         return CommitTurn(lives, self._ids, late, self._broadcast)
 
     def begin(self, turn: CommitTurn, publication: Publication) -> None:
-        """Begin a turn.
-
-        Args:
-            publication: the entry for the tables' logs.
-        """
+        """Begin a turn."""
         self._turn = turn
         for live in turn.lives:
             live.threads += 1

@@ -112,9 +112,6 @@ class Equipment:
         """Process no rows, without touching the tables: a standby gets ready.
 
         Errors show now, and Spark's code is warm when the standby takes over.
-
-        Raises:
-            TopologyError: wrong columns.
         """
         self.jobs.enter_thread()
         self._stager.rehearse(self._emissions.nothing())

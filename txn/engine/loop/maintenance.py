@@ -39,11 +39,7 @@ CANCEL_SECS = 0.2
 
 
 class Maintenance:
-    """Asks the committers of a run for maintenance. `committed` and `stop` never block on it.
-
-    Args:
-        tag: the tag of its Spark jobs.
-    """
+    """Asks the committers of a run for maintenance. `committed` and `stop` never block on it."""
 
     def __init__(
         self,
@@ -77,11 +73,7 @@ class Maintenance:
         self._begin()
 
     def idle(self, now: float) -> None:
-        """Use a time with nothing in flight and nothing to read. Called by the protocol's thread.
-
-        Args:
-            now: seconds that never go back.
-        """
+        """Use a time with nothing in flight and nothing to read. On the protocol's thread."""
         if now >= self._next_idle_round and self._newest is not None:
             self._next_idle_round = now + IDLE_SECS
             self._begin()

@@ -151,9 +151,6 @@ class ProcessingPhases:
         """Return whether a smaller txid must decide the columns that this attempt would decide.
 
         An attempt that waits for columns itself, or is emptied, decides none.
-
-        Args:
-            undecided: `Stations.undecided`.
         """
         if live.empty or not undecided:
             return False

@@ -47,12 +47,7 @@ _NOT_BEGUN = frozenset({"plan", "ack"})
 
 
 class Broadcast:
-    """Takes the events of a run from any thread and hands them on.
-
-    Args:
-        clock: seconds since the epoch.
-        observers: the user's.
-    """
+    """Takes the events of a run from any thread and hands them on."""
 
     def __init__(
         self, topology: str, clock: Callable[[], float], observers: Sequence[Observer] = ()
@@ -189,12 +184,7 @@ def _describe(error: BaseException) -> str:
 
 
 class _Outlet:
-    """One observer: its queue, its thread, and the number of events that it missed.
-
-    Args:
-        name: of the observer, for users.
-        work: the work of its thread, for the log.
-    """
+    """One observer: its queue, its thread, and the number of events that it missed."""
 
     def __init__(self, observer: Observer, name: str, work: Work) -> None:
         self._observer = observer
@@ -253,11 +243,7 @@ class _Outlet:
         self._hurry.set()
 
     def join(self, until: float) -> str:
-        """Wait for the thread's end; return the observer's problems as a sentence, or "".
-
-        Args:
-            until: by `time.monotonic`.
-        """
+        """Wait for the thread's end until a time; return the observer's problems, or ""."""
         self._thread.join(max(0.0, until - time.monotonic()))
         problems = []
         if self._thread.is_alive():

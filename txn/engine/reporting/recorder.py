@@ -248,12 +248,7 @@ class Recorder:
         lags: Mapping[str, Lag] | None = None,
         planned: Mapping[str, Lag] | None = None,
     ) -> RunStatus:
-        """A snapshot for the live view.
-
-        Args:
-            lags: `RunStatus.lags`.
-            planned: `RunStatus.planned`.
-        """
+        """A snapshot for the live view."""
         now = self._clock()
         return RunStatus(
             topology=self.report.topology,

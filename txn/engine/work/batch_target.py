@@ -55,11 +55,7 @@ class BatchTarget:
 
 @dataclass
 class BatchTargets:
-    """The targets of all streams of a run. Used by the planner's thread alone.
-
-    Args:
-        spouts: stream -> its spout.
-    """
+    """The targets of all streams of a run. Used by the planner's thread alone."""
 
     spouts: Mapping[str, Spout]  # type: ignore[type-arg]  # of any metadata
     _targets: dict[str, BatchTarget] = field(default_factory=dict)
@@ -71,12 +67,7 @@ class BatchTargets:
                 spout.set_batch_target(self.share(stream))
 
     def learn(self, answers: Mapping[str, object | None], *, window_full: bool) -> None:
-        """Adjust the targets to the spouts' answers for a new txid.
-
-        Args:
-            answers: stream -> metadata, or None if there was nothing to read.
-            window_full: this txid fills the window of txids in flight.
-        """
+        """Adjust the targets to the spouts' answers for a new txid, by stream."""
         for stream, answer in answers.items():
             target = self._targets.get(stream, BatchTarget())
             self._targets[stream] = (

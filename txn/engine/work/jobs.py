@@ -26,11 +26,7 @@ _NAMED = 8
 
 
 class Jobs:
-    """A run's use of its Spark context. From any thread.
-
-    Args:
-        topology: named in the description of every job.
-    """
+    """A run's use of its Spark context. From any thread."""
 
     def __init__(self, spark: SparkSession, topology: str) -> None:
         self._spark = spark
@@ -88,11 +84,7 @@ class Jobs:
         self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def check_settings(self) -> None:
-        """Refuse settings of the session that have changed since the run's start.
-
-        Raises:
-            TopologyError: naming them.
-        """
+        """Refuse settings of the session that have changed since the run's start."""
         self._watch.check()
 
 

@@ -199,11 +199,7 @@ class SpoutFacts:
         return Input(records, size)
 
     def planned_rows(self, source: Source, metadata: Any) -> int | None:
-        """The rows of a source's part of a batch; unknown if its spout raises.
-
-        Args:
-            metadata: an object of the spout's own type.
-        """
+        """The rows of a source's part of a batch; unknown if its spout raises."""
         return self._ask(
             source, CountsRows, "planned_rows", lambda s: _count(s.planned_rows(metadata))
         )
@@ -253,11 +249,7 @@ class SpoutFacts:
 
 
 def _lines(notices: Sequence[str]) -> tuple[str, ...]:
-    """A plugin's notices, cut to the limits.
-
-    Raises:
-        TypeError: they are not a sequence of texts.
-    """
+    """A plugin's notices, cut to the limits; raises as `_texts`."""
     lines = [" ".join(line.split())[:NOTICE_LENGTH] for line in _texts(notices)]
     more = len(lines) - NOTICE_LINES
     return (*lines[:NOTICE_LINES], *([f"and {more} more"] if more > 0 else []))

@@ -45,22 +45,14 @@ class Stager:
     # --- before the first batch --------------------------------------------------------------
 
     def rehearse(self, evaluation: Evaluation) -> None:
-        """Compute every table's partials of no rows, and write them nowhere.
-
-        Args:
-            evaluation: has no rows, and the columns that are known.
-        """
+        """Compute every table's partials of no rows, and write them nowhere."""
         for sink in self._tables.all:
             partials = self.known_partials(sink, evaluation)
             if isinstance(partials, Rows):
                 partials.frame.write.format("noop").mode("overwrite").save()
 
     def check_and_open(self, evaluation: Evaluation) -> None:
-        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
-
-        Args:
-            evaluation: has no rows, and the columns that are known.
-        """
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data."""
         for sink in self._tables.all:
             partials = self.known_partials(sink, evaluation)
             if isinstance(self._open_table(sink, partials, evaluation), Unknown):
@@ -80,11 +72,7 @@ class Stager:
     # --- of one attempt ----------------------------------------------------------------------
 
     def require_columns(self, emission: Emission) -> None:
-        """Refuse an attempt if a table to be staged now has to wait for columns.
-
-        Raises:
-            ColumnsUnknownError: unknown columns would go into it.
-        """
+        """Refuse an attempt if a table to be staged now has to wait for columns."""
         for sink in self._tables.early:
             self._rows(sink, emission)
 
@@ -185,11 +173,7 @@ class Stager:
     def _open_table(
         self, sink: Sink, partials: Rows | Unknown, evaluation: Evaluation
     ) -> Rows | Unknown:
-        """Open the table and return `partials`; Unknown if they do not fit but may be out of date.
-
-        Raises:
-            TableRefusedError: the table is refused with any columns, or with certain ones.
-        """
+        """Open the table; return `partials`, or Unknown if they may be out of date."""
         if isinstance(partials, Unknown):
             return partials
         try:

@@ -49,11 +49,7 @@ class Stations:
     # --- the stations ------------------------------------------------------------------------
 
     def plan(self, order: Plan, *, window_full: bool) -> dict[str, Any]:
-        """Ask the named spouts what the attempt shall read: stream -> metadata as JSON, or None.
-
-        Args:
-            window_full: this txid fills the window of txids in flight.
-        """
+        """Ask the named spouts what the attempt shall read: stream -> metadata as JSON, or None."""
         self._jobs.enter_thread()
         span = self._broadcast.span("plan", [order.attempt])
         with span:
@@ -67,11 +63,7 @@ class Stations:
         return self._spouts.readable(attempt, metadata)
 
     def process(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
-        """Emit, transform, aggregate and stage some attempts; report every outcome.
-
-        Args:
-            one_task: read each stream of a batch with one task.
-        """
+        """Emit, transform, aggregate and stage some attempts; report every outcome."""
         self._processing.run(group, outcomes, one_task=one_task)
 
     def commit(self, turn: CommitTurn, publication: Publication, shell: Shell) -> CommitResult:

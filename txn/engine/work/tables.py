@@ -36,12 +36,7 @@ class Committed:
 
 
 class Tables:
-    """The committers of one run.
-
-    Args:
-        own: the session in which rows are written (`txn.spark.own_session`).
-        sinks: in the order in which they publish.
-    """
+    """The committers of one run."""
 
     def __init__(self, own: SparkSession, sinks: Sequence[Sink]) -> None:
         self._own = own
@@ -70,11 +65,7 @@ class Tables:
         return newest
 
     def require_apart(self) -> None:
-        """Refuse two names of one table, such as a bind mount; checks the tables that are open.
-
-        Raises:
-            TableRefusedError: naming both.
-        """
+        """Refuse two names of one table, such as a bind mount; checks the tables that are open."""
         names: dict[str, str] = {}
         for sink in self.all:
             committer = sink.committer
@@ -99,11 +90,7 @@ class Tables:
     # --- as soon as its columns are known ----------------------------------------------------
 
     def open(self, sink: Sink, schema: StructType) -> None:
-        """Open a table for partials of these columns, once; creates it if it is missing.
-
-        Raises:
-            TableRefusedError: the table is refused, or the columns do not fit it.
-        """
+        """Open a table for partials of these columns, once, as `Committer.open`."""
         with self._opening:
             if sink.name not in self._opened:
                 sink.committer.open(self._own, self._context, schema)
@@ -111,11 +98,7 @@ class Tables:
                 self._opened.add(sink.name)
 
     def open_without_columns(self, sink: Sink) -> None:
-        """Refuse a table that no columns would fit.
-
-        Raises:
-            TableRefusedError: the table is refused with any columns.
-        """
+        """Refuse a table that no columns would fit."""
         with self._opening:
             sink.committer.open(self._own, self._context, None)
             self.require_apart()
@@ -157,11 +140,7 @@ class Tables:
         return tuple(s.name for s in self.all if isinstance(s.committer, MaintainsTable))
 
     def maintain(self, table: str, txid: int) -> Callable[[], None] | None:
-        """Let a committer do maintenance; return the function that makes it visible.
-
-        Args:
-            txid: the newest one that is durable everywhere.
-        """
+        """Let a committer do maintenance, as `MaintainsTable.maintain`."""
         named = (sink.committer for sink in self.all if sink.name == table)
         return next(one for one in named if isinstance(one, MaintainsTable)).maintain(txid)
 

@@ -28,9 +28,6 @@ __all__ = ["count_violations"]
 def count_violations(emissions: Sequence[Emission], session: SparkSession) -> None:
     """Count violations in judged rows that are not counted yet; without such rows, run no job.
 
-    Args:
-        session: the session in which the job runs.
-
     Raises:
         RuleViolatedError: rows break a rule with `on_violation="fail"`.
     """
