@@ -508,7 +508,6 @@ class EventsDropped(RunEvent):
 
 
 def _plain(value: Any) -> Any:
-    """Return a field's value as JSON-able values."""
     if isinstance(value, TransactionAttempt):
         return str(value)
     if isinstance(value, Lag):

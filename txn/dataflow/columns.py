@@ -122,7 +122,6 @@ def _same_columns(former: StructType, new: StructType) -> bool:
 
 
 def _refuse_changed(stream: str, former: StructType, new: StructType) -> None:
-    """Refuse a stream whose columns changed while the topology runs."""
     if not _same_columns(former, new):
         raise TopologyError(
             f"Stream '{stream}' changed its columns from {former.simpleString()} to "

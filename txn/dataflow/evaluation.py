@@ -237,7 +237,6 @@ class Evaluation:
         return self.judged[base]
 
     def _collect_bad_rows(self, node: SetAside) -> Result:
-        """The rows of all streams that broke rules."""
         results = {rule: self.rows(rule) for rule in node.rules}
         computed = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
         if not computed or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
@@ -293,7 +292,6 @@ class Evaluation:
 
 
 def _may_lack(rows: Rows, names: Collection[str]) -> bool:
-    """Return whether `rows` may lack one of these columns."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 

@@ -197,7 +197,6 @@ class Judged:
         return exploded.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
 
     def _bad_row_columns(self, rule: Expectation) -> tuple[Column, Column, Column]:
-        """Rule, row and reason of the rows that broke a rule."""
         from pyspark.sql import functions as sf
 
         name = _text(rule.name, "rule")

@@ -362,7 +362,6 @@ class StateQuery(Node):
 
 
 def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Column]:
-    """The results of these rows' aggregates, for readers."""
     partials = partials_over(rows, aggregates)
     return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
 

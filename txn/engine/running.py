@@ -467,5 +467,4 @@ def _began(
 
 
 def _lag(lag: Lag) -> str:
-    """The first known number of a lag."""
     return next((f"{amount:,} {unit}" for unit, amount in lag.numbers.items()), "unknown")

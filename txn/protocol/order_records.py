@@ -51,12 +51,7 @@ def publication_of(
     quarantined: str | None = None,
     replay_of: int | None = None,
 ) -> Publication:
-    """Return the record of a commit turn for the tables' logs.
-
-    Args:
-        quarantined: the error for which the txid is emptied.
-        replay_of: the quarantined txid that it replays.
-    """
+    """Return the record of a commit turn for the tables' logs."""
     members = tuple(
         Member(txid=attempt.txid, attempt_id=attempt.attempt_id, read=dict(metadata))
         for attempt, metadata in order.members
@@ -84,13 +79,7 @@ def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
 def notices_record(
     epoch: int, txid: int, at: str, notices: Mapping[str, Sequence[str]]
 ) -> NoticesRecord:
-    """Return the record of the spouts' notices; counts the streams whose notices do not fit.
-
-    Args:
-        txid: the txid that was being planned.
-        at: ISO 8601, UTC.
-        notices: by stream.
-    """
+    """Return the record of the spouts' notices; counts the streams whose notices do not fit."""
     streams: dict[str, list[str]] = {}
     room = _NOTICES_BYTES
     for stream, lines in notices.items():
@@ -113,11 +102,7 @@ def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
 
 
 def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineRecord | None:
-    """Return the quarantine record of a txid that is committed empty; None for others.
-
-    Args:
-        read: what the txid was to read.
-    """
+    """Return the quarantine record of a txid that is committed empty; None for others."""
     if order.quarantined is None:
         return None
     txid, attempt_id = order.attempt.txid, order.attempt.attempt_id

@@ -40,9 +40,7 @@ def rebuild(
     """Return the progress that ZooKeeper had when the newest of the publications was made.
 
     Args:
-        opaque: the streams that are planned anew on replay.
-        publications: of every table.
-        skipping: the tables that skip, txid by txid, what they hold (transactional ones).
+        opaque: as for `txn.protocol.recovery.reconcile`; so is `skipping`.
 
     Raises:
         RecoveryRefusedError: the tables contradict each other; names tables and txids.
@@ -188,7 +186,6 @@ def _check_distance(
 
 
 def _span(publication: Publication | None) -> tuple[int, int]:
-    """Return the first and last txid; zeros without a publication."""
     return (publication.first_txid, publication.last_txid) if publication else (0, 0)
 
 

@@ -309,12 +309,7 @@ def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
 
 
 def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
-    """True if a run may begin after `txid`: every group that reaches beyond it can be split.
-
-    Args:
-        held: table -> newest publication.
-        skipping: the tables that skip, txid by txid, what they hold.
-    """
+    """True if a run may begin after `txid`: every group that reaches beyond it can be split."""
     return all(
         publication.last_txid <= txid or publication.first_txid > txid or table in skipping
         for table, publication in held.items()

@@ -195,7 +195,6 @@ def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str
 
 
 def _replaying(state: CoordinatorState) -> frozenset[int]:
-    """Return the quarantined txids whose replay is in flight."""
     return frozenset(b.replay_of for b in state.batches.values() if b.replay_of is not None)
 
 

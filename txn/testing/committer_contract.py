@@ -206,7 +206,6 @@ class CommitterContract(CommitterTarget):
 
 
 def _replay(bench: CommitterBench) -> Rows:
-    """The rows of the next attempt of `DEAD`."""
     return DEAD if bench.semantics is Semantics.TRANSACTIONAL else REPLAYS[-1]
 
 

@@ -175,7 +175,6 @@ class MemoryNodes(ProgressBackend):
         return (p.removeprefix(f"{parent}/") for p in [*self.data] if p.startswith(f"{parent}/"))
 
     def _existing(self, topology: str) -> str:
-        """Return the path of a topology's own node."""
         if topology not in self.epochs:
             listed = ", ".join(self.topologies()) or "no topology at all"
             raise TopologyError(

@@ -244,7 +244,6 @@ class RecordingCommitter(Committer):
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
     def _append(self, line: dict[str, Any]) -> int:
-        """The version that the line became."""
         with self._lock, (self._folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         return len(self._lines()) - 1

@@ -329,7 +329,6 @@ class SpoutBench:
             self._check_schema(schema, "open")
 
     def _previous(self, txid: int) -> Any:
-        """The `previous` that the spout gets for a txid."""
         for earlier in range(txid - 1, 0, -1):
             batch = self.open.get(earlier)
             text = batch.metadata if batch else self.committed[earlier][0]

@@ -140,8 +140,6 @@ class Maintenance:
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
 
     def _publish(self, publish: Callable[[], None]) -> None:
-        """Let the commit thread publish between two turns."""
-
         def between_turns() -> None:
             self._shell.assert_leading()
             publish()

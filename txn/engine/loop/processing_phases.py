@@ -200,7 +200,6 @@ class ProcessingPhases:
         self._tracking.ack(live.ledger, live.ledger.staged(table, staging.read))
 
     def _close_phase(self, live: LiveAttempt) -> None:
-        """Check that the ledger has closed."""
         if live.cancelled.is_set():
             return
         verdict = self._tracking.ack(live.ledger, live.ledger.emitted())

@@ -47,7 +47,6 @@ class Timeouts:
         self._schedule_tick()
 
     def _position_of(self, attempt: TransactionAttempt) -> str:
-        """The position of an attempt's thread now."""
         at_work = (*self._threads.processing.at_work(), *self._threads.commit.at_work())
         working = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
         return f"; {working[0]}" if working else ""

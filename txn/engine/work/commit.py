@@ -50,9 +50,7 @@ class CommitTurn:
 
     Args:
         lives: its attempts, in txid order.
-        ids: source of random non-zero 64-bit ids.
         late: the parts of tables that are staged in the turn itself; empty for a group.
-        broadcast: gets the event that its attempts have come to their turn.
     """
 
     def __init__(

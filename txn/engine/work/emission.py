@@ -37,9 +37,6 @@ class Emissions:
 
     Args:
         own: the session in which rows are written (`txn.spark.own_session`).
-        sinks: the topology's committers.
-        lookups: find the rows that streams take from tables.
-        columns: of the streams.
         verify_rows: count the rows of sources that know how many they planned.
     """
 

@@ -121,7 +121,6 @@ class Lookups:
         return rows or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 
     def _foreign_state(self, node: StateQuery) -> StoredRows | Unknown:
-        """Read the newest version of the state of another topology."""
         try:
             return node.state.newest(self._spark, node.aggregates)
         except TableAbsentError:

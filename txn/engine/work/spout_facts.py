@@ -54,11 +54,7 @@ def places_of(topology: str, sources: Iterable[Source]) -> dict[str, tuple[str, 
 
 
 class SpoutFacts:
-    """The answers of one run's spouts that users see.
-
-    Args:
-        enter: prepares a thread for the user's code.
-    """
+    """The answers of one run's spouts that users see."""
 
     def __init__(self, topology: str, enter: Callable[[], None] = lambda: None) -> None:
         self._topology = topology

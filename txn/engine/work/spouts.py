@@ -41,12 +41,7 @@ with 5,000 partitions, parsing takes milliseconds."""
 
 
 class Spouts:
-    """The spouts of one run, and their metadata.
-
-    Args:
-        sources: the topology's streams.
-        enter: prepares a thread for the user's code.
-    """
+    """The spouts of one run, and their metadata."""
 
     def __init__(
         self,

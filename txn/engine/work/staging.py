@@ -30,12 +30,7 @@ __all__ = ["Stager"]
 
 
 class Stager:
-    """Computes the partials for the committers, and lets them stage these.
-
-    Args:
-        own: the session in which rows are written (`txn.spark.own_session`).
-        verify_rows: count rows into and out of every staging job (`verify="rows"`).
-    """
+    """Computes the partials for the committers, and lets them stage these."""
 
     def __init__(self, own: SparkSession, tables: Tables, *, verify_rows: bool) -> None:
         self._own = own
