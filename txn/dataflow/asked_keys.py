@@ -36,11 +36,6 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
 
     A job counts the keys first: Spark does not know the size of most sources, and would sort all of
     the state to join it with a batch of any size.
-
-    Args:
-        keys: `keys_of` a batch.
-        state: its rows.
-        of_keys: `StoredRows.of_keys`.
     """
     from pyspark.sql import functions as sf
 

@@ -57,7 +57,6 @@ def encode(record: BaseModel, what: str) -> bytes:
     """Return the JSON of a record, always with every field.
 
     Args:
-        record: one of the records of `txn.protocol.records`, or an index of parts.
         what: names the record in an error, for example "START of txid 7".
 
     Raises:

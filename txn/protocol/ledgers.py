@@ -57,11 +57,7 @@ def _xor_all(values: Iterable[int]) -> int:
 
 @dataclass
 class Ledger:
-    """The open edges of one phase of an attempt, and the root id under which the acker has them.
-
-    Args:
-        ids: returns random non-zero 64-bit ids.
-    """
+    """The open edges of one phase of an attempt, and the root id under which the acker has them."""
 
     ids: Ids
     root: int = field(init=False)

@@ -355,9 +355,6 @@ def _with_attempts(
 
     A publication replaces a missing START, as after ZooKeeper was restored from a backup: its
     metadata is in the log, and so is the error of an emptied txid.
-
-    Args:
-        first: the first open txid.
     """
     by_txid = {batch.txid: batch for batch in batches}
     for _, publication in ahead.values():

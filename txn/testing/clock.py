@@ -12,9 +12,6 @@ class ManualClock:
 
     Pass it as an argument in place of `time.time` or `time.monotonic`, and its `sleep` in place of
     `time.sleep`. Safe from several threads.
-
-    Args:
-        start: seconds at first.
     """
 
     def __init__(self, start: float = 0.0) -> None:

@@ -195,7 +195,6 @@ class MemoryProgress(ProgressStore):
     """One topology's durable state in memory. Each method does what its contract says.
 
     Args:
-        topology: the topology's name.
         nodes: the nodes of earlier leaders; None: no leader came before.
 
     Raises:

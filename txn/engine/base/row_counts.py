@@ -72,11 +72,7 @@ class Conservation:
 
 
 class PlannedRows:
-    """Compare the rows of a transactional source with the number that its metadata planned.
-
-    Args:
-        planned: `CountsRows.planned_rows` of the batch.
-    """
+    """Compare the rows of a transactional source with the number that its metadata planned."""
 
     def __init__(self, stream: str, planned: int) -> None:
         from pyspark.sql import Observation

@@ -34,11 +34,9 @@ class Equipment:
     """Spark's jobs, the spouts and the tables of one run, and the stations that use them.
 
     Args:
-        sources: the topology's streams.
-        sinks: its committers, in the order in which they publish.
+        sinks: the committers, in the order in which they publish.
         verify_rows: count rows into and out of every staging job (`verify="rows"`).
         remember: makes the columns of a stream durable.
-        monotonic: seconds; only differences matter.
     """
 
     def __init__(
@@ -89,11 +87,7 @@ class Equipment:
         )
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
-        """Open every spout with its newest durable metadata, and learn the columns they know.
-
-        Args:
-            columns: stream -> columns that earlier runs have learned.
-        """
+        """Open every spout with its newest durable metadata, and learn the columns they know."""
         self.jobs.enter_thread()
         declared = {source.name for source in self._spouts.sources}
         self._columns.recall({name: schema for name, schema in columns.items() if name in declared})

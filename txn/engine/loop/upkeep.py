@@ -49,7 +49,6 @@ class Upkeep:
 
     Args:
         sinks: the topology's tables; other tables than its own Delta tables are left alone.
-        monotonic: seconds.
     """
 
     def __init__(

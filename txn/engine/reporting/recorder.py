@@ -60,8 +60,6 @@ class Recorder:
 
     Args:
         broadcast: the source of events; gets those that follow from the state of the protocol.
-        clock: seconds since the epoch.
-        set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
     """
 
     def __init__(

@@ -288,11 +288,7 @@ class RunReport:
         return Totals(**{entry.name: getattr(self, entry.name) for entry in fields(Totals)})
 
     def add(self, batch: BatchReport, set_aside: Collection[tuple[str, str]] = ()) -> None:
-        """Count a committed batch.
-
-        Args:
-            set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
-        """
+        """Count a committed batch."""
         self.first_txid = self.first_txid or batch.attempt.txid
         self.committed_txid = batch.attempt.txid
         self.batches_committed += 1

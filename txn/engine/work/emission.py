@@ -108,9 +108,6 @@ class Emissions:
     def check_read(self, jobs: Sequence[tuple[Emission, Collection[Staging]]]) -> None:
         """Compare the rows and records that jobs have read with the plan.
 
-        Args:
-            jobs: each attempt's emission, with the files that its jobs have staged.
-
         Raises:
             FailedException: the jobs may have read something else.
         """

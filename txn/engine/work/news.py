@@ -120,7 +120,6 @@ class News:
 
         Args:
             before: the committed txid at the start of the run.
-            publications: the newest one of each table.
         """
         if not recovered.roll_forward:
             return

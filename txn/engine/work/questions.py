@@ -34,7 +34,6 @@ class Questions:
 
     Args:
         enter: prepares a thread for the user's code.
-        monotonic: seconds.
     """
 
     def __init__(
@@ -55,9 +54,6 @@ class Questions:
 
         A plugin that hangs is asked again once it has answered and a minute has passed; the log
         names it once.
-
-        Args:
-            what: the question, with the stream that it is about.
         """
         before = self._asked.get(what)
         if before is not None and not before.done():

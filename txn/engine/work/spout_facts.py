@@ -184,9 +184,6 @@ class SpoutFacts:
         """The records and bytes that a batch reads, by the spouts.
 
         If a spout raises or gives no answer in time, they are unknown.
-
-        Args:
-            read: `Spouts.parsed_by_source` of the batch.
         """
         records: dict[str, int | None] = {}
         size: dict[str, int | None] = {}

@@ -137,11 +137,7 @@ class Spouts:
                 source.spout.commit(attempt, planned)
 
     def check_read(self, read: Sequence[tuple[TransactionAttempt, Metadata]]) -> None:
-        """Let the spouts check the records that were read, side by side; any may fail the attempt.
-
-        Args:
-            read: each attempt, with the metadata of the streams that jobs have read.
-        """
+        """Let the spouts check what was read, side by side; any of them may fail the attempt."""
         checks = [
             (source.name, source.spout, attempt, self.parse(source, metadata[source.name]))
             for source in self.sources
