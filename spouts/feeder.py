@@ -64,7 +64,6 @@ class FeederSpout(Spout[Feeding]):
         clock: Callable[[], float] = time.monotonic,
         name: str | None = None,
     ) -> None:
-        """See the class."""
         self._schema = schema
         self._clock = clock
         self._name = name if name is not None else uuid.uuid4().hex

@@ -65,7 +65,6 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     def __init__(
         self, batches: Sequence[Rows], schema: str | StructType, *, cycle: bool = False
     ) -> None:
-        """See the class."""
         self._batches = batches
         self._schema = schema
         self._cycle = cycle and bool(batches)
@@ -174,7 +173,6 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
     def __init__(
         self, script: Script, schema: str | StructType, *, kind: SpoutKind = SpoutKind.OPAQUE
     ) -> None:
-        """See the class."""
         self._script = script
         self._schema = schema
         self.kind = kind

@@ -60,7 +60,6 @@ class MemoryPartitionedSpout(PartitionedSpout):
         take_per_partition: Size,
         kind: SpoutKind = SpoutKind.TRANSACTIONAL,
     ) -> None:
-        """See the class."""
         self.kind = SpoutKind(kind)
         if self.kind is SpoutKind.NON_TRANSACTIONAL:
             raise TopologyError(

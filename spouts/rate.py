@@ -71,7 +71,6 @@ class RateSpout(Spout[RateSpan]):
         partitions: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """See the class."""
         _require("total", total, total is None or total >= 0, "0 or more")
         pace_is_positive = rows_per_second is None or 0 < rows_per_second < math.inf
         _require("rows_per_second", rows_per_second, pace_is_positive, "more than 0")

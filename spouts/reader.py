@@ -69,7 +69,6 @@ class ReaderSpout(Spout[Reading]):
         every: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """See the class."""
         if every is not None and not every > 0:
             raise TopologyError(
                 f"ReaderSpout has every={every}: give more than 0 seconds, or leave it out to "

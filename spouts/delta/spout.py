@@ -98,7 +98,6 @@ class DeltaSpout(Spout[DeltaBatch]):
         look_every_secs: float = 1.0,
         schema: str | StructType | None = None,
     ) -> None:
-        """See the class."""
         self._location = location = os.fspath(path)
         self._name = f"DeltaSpout({location!r})"
         is_version = isinstance(start, int) and not isinstance(start, bool) and start >= 0

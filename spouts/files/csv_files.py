@@ -45,7 +45,6 @@ class CsvFiles:
     """
 
     def __init__(self, files: SourceFiles, tell_replaced: Callable[[Sequence[str]], None]) -> None:
-        """See the class."""
         self._files, self._tell_replaced = files, tell_replaced
         self._spout, self._listing, self._unparsed = files.spout, files.listing, files.unparsed
         self._dialect = Dialect.of(files.options)

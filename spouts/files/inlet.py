@@ -59,7 +59,6 @@ class FileInlet(Inlet):
     """
 
     def __init__(self, spout: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
-        """See the class."""
         self._spout = spout
         self._listing = listing
         self._form = form

@@ -116,7 +116,6 @@ class FileSpout(Spout[FileBatch]):
         extra_options: Mapping[str, Any] | None = None,
         **reader_options: Any,
     ) -> None:
-        """See the class."""
         if not isinstance(path_glob, str | os.PathLike):
             raise TopologyError(
                 f"FileSpout({path_glob!r}) needs one pattern, as text or a path. For files in "

@@ -46,7 +46,6 @@ class TextFiles:
     """
 
     def __init__(self, files: SourceFiles) -> None:
-        """See the class."""
         self._spout, self._form, self._unparsed = files.spout, files.form, files.unparsed
         self._options, self._hadoop = lowered(files.options), files.listing.hadoop
         spout, form = self._spout, self._form

@@ -62,7 +62,6 @@ class Corrections(FileSpout):
     """
 
     def __init__(self, spout: str, folder: str) -> None:
-        """See the class."""
         if not folder or "://" in folder:
             raise TopologyError(
                 f"{spout} has corrections={folder!r}, which is not a local folder. Name one, "
@@ -112,7 +111,6 @@ class KafkaInlet(FileInlet):
     def __init__(
         self, spout: str, folder: str | None, columns: Sequence[str], *, is_parsed: bool
     ) -> None:
-        """See the class."""
         listing = Listing("corrections" if folder is None else _pattern(folder))
         super().__init__(spout, listing, "json", {})
         self._folder, self._columns, self._is_parsed = folder, columns, is_parsed

@@ -145,7 +145,6 @@ class KafkaSpout(PartitionedSpout):
         client_options: Mapping[str, str] | None = None,
         refresh_interval_secs: float = 2.0,
     ) -> None:
-        """See the class."""
         check_servers(bootstrap_servers)
         what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
         self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"

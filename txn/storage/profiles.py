@@ -72,7 +72,6 @@ class Profile:
     """
 
     def __init__(self, name: str | None) -> None:
-        """See the class."""
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
 

@@ -72,7 +72,6 @@ class Listing:
     """
 
     def __init__(self, pattern: str, options: Mapping[str, str] | None = None) -> None:
-        """See the class."""
         scheme = _SCHEME.match(pattern)
         path = None if scheme else local_path(pattern)  # refuses a scheme with one slash
         if path and pattern[:5].lower() == "file:":
