@@ -18,7 +18,6 @@ class BatchSize:
     Args:
         size: a number, or (least, most): `least` while the topology is caught up, up to `most`
             while it is behind.
-        spout: the spout's name, for messages.
         setting: the argument's name, for messages.
 
     Raises:

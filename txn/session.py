@@ -180,11 +180,7 @@ def prepare() -> None:
 
 
 def _train(archive: Path, scratch: Path) -> str:
-    """Run a small Delta job in a child process whose JVM archives its classes at its end.
-
-    Returns:
-        The beginning of its output.
-    """
+    """Run a small Delta job in a child process whose JVM archives its classes; return what it says."""
     code = (
         "import sys\n"
         "from txn.session import delta_session\n"

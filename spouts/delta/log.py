@@ -112,12 +112,7 @@ class TableNow:
 
 
 class SourceLog:
-    """The log of one table. Thread-safe.
-
-    Args:
-        path: the table's folder: a local path or an object-store URI.
-        storage_options: credentials and endpoints.
-    """
+    """The log of one table, in a local folder or at a URI. Thread-safe."""
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         place = str(Path(path).expanduser()) if path.startswith("~") else path

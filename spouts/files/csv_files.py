@@ -62,7 +62,6 @@ class CsvFiles:
 
         Args:
             sizes: name of each file -> its bytes.
-            attempt: for messages.
 
         Raises:
             BatchError: the records of a file have no clear end, and bad ones fail the batch; or the

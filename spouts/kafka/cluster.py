@@ -256,11 +256,7 @@ class Cluster:
     def _results(
         self, answers: Mapping[TopicPartition, Future[Any]], no_record: int | None = None
     ) -> dict[Partition, int]:
-        """Return the answer for each partition.
-
-        Args:
-            no_record: the answer that means "no such record".
-        """
+        """Return the answer for each partition; `no_record` is the one for "no such record"."""
         offsets: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:

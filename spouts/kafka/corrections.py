@@ -54,7 +54,6 @@ class Corrections(FileSpout):
     """Reads the files of a KafkaSpout's folder.
 
     Args:
-        spout: the spout's name, for errors.
         folder: a local folder; it need not exist yet.
 
     Raises:
@@ -102,9 +101,7 @@ class KafkaInlet(FileInlet):
     """The folder of a KafkaSpout.
 
     Args:
-        spout: the spout's name, for errors.
         folder: the folder of corrections; None: rows can be exported only.
-        columns: Kafka's columns, in order.
         is_parsed: True if the spout parses values.
     """
 

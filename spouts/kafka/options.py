@@ -78,7 +78,6 @@ def client_settings(
     Args:
         options: Kafka's names without `kafka.`.
         overrides: librdkafka's names, for settings that cannot be translated.
-        spout: the spout's name, for messages.
 
     Raises:
         TopologyError: a setting that the user must not set, or that has no translation.

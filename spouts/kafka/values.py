@@ -35,9 +35,6 @@ class Values:
     does not parse, nor does one with several records.
 
     Args:
-        spout: the spout's name, for messages.
-        schema: DDL or StructType.
-        bad_rows: "fail", "drop" or "set_aside".
         options: options of Spark's parser.
         beside: the number of columns that a record has beside its value.
 

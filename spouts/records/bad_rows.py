@@ -32,7 +32,6 @@ def marks_of(
     """Return the marks for records that do not parse; None: they fail the batch.
 
     Args:
-        spout: the spout's name, for messages.
         form: the format of the records, such as "csv".
         options: the user's options for Spark's reader.
         position: name of the column with the place of each record.

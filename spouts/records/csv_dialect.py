@@ -21,11 +21,7 @@ __all__ = ["Dialect", "reader_options"]
 
 
 def reader_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return defaults that follow RFC 4180: a quote within quotes is doubled (Spark escapes it).
-
-    Args:
-        options: the user's options; upper and lower case of names are one.
-    """
+    """Return defaults that follow RFC 4180: a quote within quotes is doubled (Spark escapes it)."""
     by_name = lowered(options)
     return {} if "escape" in by_name else {"escape": str(by_name.get("quote", '"'))}
 

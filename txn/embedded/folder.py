@@ -51,11 +51,7 @@ class Owner:
 
 
 class ServerFolder:
-    """The folder of one server's data, configuration and log.
-
-    Args:
-        private: True: only the user may open it.
-    """
+    """The folder of a server's data, configuration and log; a private one is mode 700."""
 
     def __init__(self, path: str | Path, *, private: bool = False) -> None:
         self.path = Path(path).absolute()
@@ -178,11 +174,7 @@ class ServerFolder:
         )
 
     def configure(self, port: int, credential: str | None) -> None:
-        """Write the server's configuration, and the port for the next start.
-
-        Args:
-            credential: of the server's owner; None: the server is open.
-        """
+        """Write the configuration, and the port for the next start; no credential: it is open."""
         setting = guard_setting(credential) if credential else ""
         text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting)
         (self.path / "zoo.cfg").write_text(text, "ascii")

@@ -69,8 +69,6 @@ def zookeeper_of_run(
     """As `zookeeper_service`, for a run: waits for a command or a page that reads the folder.
 
     Args:
-        topology: its name.
-        config: its settings.
         sleep: called between two tries; may raise.
 
     Raises:

@@ -32,11 +32,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
-    """Run `command` until it ends or the parent does.
-
-    Returns:
-        The child's exit code, as `subprocess` reports it.
-    """
+    """Run `command` until it ends or the parent does, and return its exit code."""
     parent = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the child inherits it

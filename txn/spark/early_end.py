@@ -66,11 +66,7 @@ def require_user_and_loopback() -> None:
 
 
 def why_ended(command: Command) -> str:
-    """Explain why Java ended, and the way out, in one paragraph.
-
-    Args:
-        command: the one that pyspark has started.
-    """
+    """Explain why a command of pyspark's ended, and the way out, in one paragraph."""
     output = _output_of_rerun(command)
     lines = [line.strip() for line in output.splitlines() if not _NOISE.match(line)]
     causes = [line for line in lines if line.startswith("Caused by:")]

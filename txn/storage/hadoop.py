@@ -36,7 +36,6 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
     """Settings for one location; none for a local path.
 
     Args:
-        address: None: a local path.
         options: `storage_options`. Options without a setting in Hadoop are left out.
     """
     match address.kind if address else None:

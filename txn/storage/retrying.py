@@ -81,11 +81,7 @@ _MOMENTARY_TEXTS = re.compile(
 
 @dataclass(frozen=True)
 class RetryLimits:
-    """The limits on retrying storage.
-
-    Args:
-        clock: seconds; only differences matter.
-    """
+    """The limits on retrying storage."""
 
     deadline_secs: float = 5.0
     first_secs: float = 0.05

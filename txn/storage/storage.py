@@ -72,11 +72,7 @@ class Storage:
             )
 
     def url(self, path: str = "") -> str:
-        """A file or folder in the form Spark takes, independent of its default file system.
-
-        Raises:
-            TopologyError: neither the location nor the options name Azure's account.
-        """
+        """A file or folder in the form Spark takes, independent of its default file system."""
         if self._address is None:
             base = f"file:{self.uri}"
         else:
