@@ -180,7 +180,7 @@ def prepare() -> None:
 
 
 def _train(archive: Path, scratch: Path) -> str:
-    """Run a small Delta job in a child process whose JVM archives its classes; return what it says."""
+    """Run a small Delta job in a child process that archives classes; return its first words."""
     code = (
         "import sys\n"
         "from txn.session import delta_session\n"

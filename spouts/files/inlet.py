@@ -68,11 +68,7 @@ class FileInlet(Inlet):
     # --- the content of the file -------------------------------------------------------------
 
     def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """Return the records, one a line, in the spout's format, after a CSV header if it has one.
-
-        Raises:
-            UserError: no file of this format can be written here.
-        """
+        """Return the records, one a line, after a CSV header if the spout's files have one."""
         whole = {"json": "multiline", "text": "wholetext"}.get(self._form)
         if self._form not in ("csv", "json", "text") or (whole and self._is(whole)):
             raise self._cannot_write(f"{self._form} of whole files" if whole else self._form)
@@ -123,11 +119,7 @@ class FileInlet(Inlet):
         )
 
     def check(self, content: bytes, position: Any) -> None:
-        """Refuse a CSV file without the header that the spout needs.
-
-        Raises:
-            UserError: its first line is not the header, or options may leave the file out.
-        """
+        """Refuse a CSV file without the needed header, and any file that options may leave out."""
         if chosen := [name for name in self._options if name in _CHOOSES]:
             raise UserError(
                 f"{self._spout} reads with {', '.join(chosen)}, which may leave out the file of a "
@@ -202,11 +194,7 @@ class FileInlet(Inlet):
     # --- the place of the file ---------------------------------------------------------------
 
     def name(self, stem: str) -> str:
-        """Return a name that the pattern matches, spelled as the spout spells its files.
-
-        Raises:
-            UserError: the pattern matches no new name, or the storage is not a local folder.
-        """
+        """Return a name that the pattern matches, spelled as the spout spells its files."""
         if self._listing.remote:
             raise UserError(
                 f"{self._spout} reads remote storage, where `txn rows replay` cannot put a file "
@@ -256,11 +244,7 @@ class FileInlet(Inlet):
         return [name for name in names if name.rpartition("/")[2].startswith(start)]
 
     def stage(self, name: str, content: bytes) -> None:
-        """Write the content, durably, under a hidden name beside the file.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Write the content, durably, under a hidden name beside the file."""
         hidden = self._hidden(name)
         try:
             hidden.parent.mkdir(parents=True, exist_ok=True)
@@ -285,11 +269,7 @@ class FileInlet(Inlet):
         return str(self._hidden(name))
 
     def put(self, name: str, sha256: str) -> None:
-        """Link the staged file under its own name, unless this was done before.
-
-        Raises:
-            UserError: another file has the name, or the file cannot be written.
-        """
+        """Link the staged file under its own name, unless this was done before."""
         hidden, path = self._hidden(name), Path(self.place(name))
         try:
             with contextlib.suppress(FileExistsError):

@@ -113,11 +113,7 @@ class KafkaInlet(FileInlet):
         self._folder, self._columns, self._is_parsed = folder, columns, is_parsed
 
     def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """Return the records, one a line.
-
-        Raises:
-            UserError: a value is not text.
-        """
+        """Return the records, one a line."""
         lines = [*raw, *map(self._line_of_row, rows)]
         return "".join(line + "\n" for line in lines).encode()
 
@@ -154,11 +150,7 @@ class KafkaInlet(FileInlet):
             ) from None
 
     def check(self, content: bytes, position: Any) -> None:
-        """Refuse a file with a line that is not a record.
-
-        Raises:
-            UserError: a line is not a record; says why.
-        """
+        """Refuse a file with a line that is not a record."""
         for number, line in enumerate(re.split(rb"\r\n|\r|\n", content), 1):
             if line.strip() and (problem := self._problem_of_line(line)):
                 raise UserError(
@@ -188,11 +180,7 @@ class KafkaInlet(FileInlet):
         return f"it has both a value and {_COLUMNS}" if both else None
 
     def name(self, stem: str) -> str:
-        """Return a name as `FileInlet.name`.
-
-        Raises:
-            UserError: the spout has no folder for corrections.
-        """
+        """Return a name as `FileInlet.name`."""
         if self._folder is None:
             raise UserError(
                 f"{self._spout} has no folder for corrected records. Give it one, "
