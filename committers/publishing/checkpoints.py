@@ -44,9 +44,6 @@ class Checkpoints:
 
         Args:
             version: the newest version of the table, -1 if it has none.
-
-        Raises:
-            TableChangedError: a version was overwritten.
         """
         if version < self._due:
             return

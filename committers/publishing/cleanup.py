@@ -36,9 +36,6 @@ class LogCleanup:
 
         Args:
             version: the newest version of the table, -1 if it has none.
-
-        Raises:
-            DeltaError: the log could not be listed or read; nothing is lost.
         """
         if version < self._next:
             return

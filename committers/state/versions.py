@@ -14,11 +14,7 @@ __all__ = ["missing_file", "newest_version", "version_of"]
 
 
 def newest_version(storage: Storage) -> int:
-    """The newest version of a table.
-
-    Raises:
-        TableAbsentError: the table does not exist.
-    """
+    """The newest version of a table."""
     return require(storage).version()
 
 

@@ -46,11 +46,7 @@ def create_topology(connection: Connection, paths: Paths, deadline: float) -> No
 
 
 def check_format(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Refuse a topology whose format this program does not know.
-
-    Raises:
-        ProgressUnreadableError: the format is unknown, or its node is missing.
-    """
+    """Refuse a topology whose format this program does not know."""
     decode(
         FormatRecord,
         require(connection.get(paths.format, deadline), paths.format).data,
@@ -63,9 +59,6 @@ def repair_topology(connection: Connection, paths: Paths, deadline: float) -> No
 
     `epoch` is never deleted: its znode version must keep growing, or a paused former leader could
     find the version that it remembers.
-
-    Raises:
-        ProgressUnreadableError: the topology has a format that this program does not know.
     """
     create_topology(connection, paths, deadline)
     defaults = {
