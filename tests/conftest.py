@@ -123,8 +123,10 @@ def refuse_java(event: str, arguments: tuple[Any, ...]) -> None:
 def is_fast(item: pytest.Item) -> bool:
     """Whether a test needs no JVM, by its fixtures and by what its module has at hand."""
     assert isinstance(item, pytest.Function)
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return not (
         SERVERS & set(item.fixturenames)
+        or any(isinstance(one, str) and one in SERVERS for one in parameters)
         or STARTERS & vars(item.module).keys()
         or SLOW & {item.path.parent.name, item.path.name}
     )
