@@ -49,6 +49,11 @@ class FileBatch(Taken):
     """The newest time of change of all files when they were taken; None: an earlier release, or a
     storage without times."""
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Path -> bytes."""
+        return {file.path: file.size for file in self.files}
+
     @field_validator("read_schema")
     @classmethod
     def _check_schema(cls, text: str) -> str:

@@ -9,7 +9,7 @@ from spouts._uris import literal
 from spouts.files.columns import OVER_LINES, beginning, columns_of, goes_over_lines, header_of
 from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import PARSED
-from spouts.records.options import lowered
+from spouts.records.options import lowered, overlaid
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
         changed["mode"] = "DROPMALFORMED"
     if files.form == "csv":  # reads a quoted field over several lines as one, whatever was chosen
         changed["multiLine"] = True
-    options = {k: v for k, v in options.items() if k.lower() not in lowered(changed)} | changed
+    options = overlaid(options, changed)
     if files.form == "csv" and files.are("header") and not files.are("enforceschema"):
         names = _with_first_header(spark, files, names)
     paths = [literal(files.listing.uri(name)) for name in names]

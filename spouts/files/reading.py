@@ -13,7 +13,7 @@ from spouts.files.source_files import SourceFiles
 from spouts.files.text_files import TextFiles
 from spouts.records.bad_rows import PARSED, marks, with_text
 from spouts.records.csv_dialect import reader_options
-from spouts.records.options import is_set, lowered
+from spouts.records.options import is_set, lowered, overlaid
 from txn.attempts import TransactionAttempt
 from txn.spark.file_reader import KnownFile, known_parquet
 from txn.spark.names import quoted
@@ -77,7 +77,7 @@ class FileReader:
         if self._texts.takes:
             return self._texts.rows(spark, paths, schema)
         if self._form == "csv":
-            return self._csv.rows(spark, {f.path: f.size for f in files}, schema, attempt)
+            return self._csv.rows(spark, {file.path: file.size for file in files}, schema, attempt)
         parsed = self._unparsed is not None and self._form in PARSED
         read_schema = with_text(schema, marks(self._unparsed)[0]) if parsed else schema
         options = {**self._options, **self._listing.hadoop}
@@ -111,4 +111,4 @@ def reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
         defaults["enforceSchema"] = False
     if format_ == "csv":
         defaults |= reader_options(options)
-    return {k: v for k, v in defaults.items() if k.lower() not in lowered(options)} | options
+    return overlaid(defaults, options)

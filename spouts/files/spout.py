@@ -313,9 +313,8 @@ class FileSpout(Spout[FileBatch]):
         self._require_planned(attempt, metadata)
         schema = StructType.fromJson(json.loads(metadata.read_schema))
         unread = self._not_readable(metadata, attempt, whole=attempt.attempt_id > 0)
-        sizes = {file.path: file.size for file in metadata.files}
         if unread and self.unparsed is None:
-            raise _not_read(self._unreadable.message(unread, sizes), attempt)
+            raise _not_read(self._unreadable.message(unread, metadata.sizes), attempt)
         files = [file for file in metadata.files if file.path not in unread]
         if not files and not unread:
             return no_rows(spark, self._emitted(schema))
@@ -323,7 +322,7 @@ class FileSpout(Spout[FileBatch]):
         if not unread or self.unparsed is None:
             assert rows is not None
             return rows
-        aside = self._unreadable.rows(spark, unread, sizes, schema, self.unparsed)
+        aside = self._unreadable.rows(spark, unread, metadata.sizes, schema, self.unparsed)
         return aside if rows is None else rows.unionByName(aside)
 
     def _not_readable(
@@ -333,7 +332,7 @@ class FileSpout(Spout[FileBatch]):
         if self._files.are("ignorecorruptfiles"):
             return {}
         try:
-            return self._unreadable.among({f.path: f.size for f in metadata.files}, whole=whole)
+            return self._unreadable.among(metadata.sizes, whole=whole)
         except OSError as error:
             raise FailedException(
                 f"{self._name} could not look into the files of {attempt}: {error}. The batch is "
@@ -350,10 +349,9 @@ class FileSpout(Spout[FileBatch]):
         unread = self._not_readable(metadata, attempt, whole=True)
         if not unread:
             return
-        sizes = {f.path: f.size for f in metadata.files}
         if self.unparsed is None:
-            raise _not_read(self._unreadable.message(unread, sizes), attempt)
-        named = self._unreadable.named(unread, sizes)
+            raise _not_read(self._unreadable.message(unread, metadata.sizes), attempt)
+        named = self._unreadable.named(unread, metadata.sizes)
         raise FailedException(f"{named}. The next attempt leaves such files to bad_rows.")
 
     def _emitted(self, schema: StructType) -> StructType:
@@ -404,7 +402,8 @@ class FileSpout(Spout[FileBatch]):
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
         read = [plain(unquote(uri)) for uri in batch.inputFiles()]
         parts = [planned.get(path, path) for path in read]
-        missing = {f.path: f.size for f in metadata.files if f.path not in parts}
+        seen = set(parts)
+        missing = {path: size for path, size in metadata.sizes.items() if path not in seen}
         if missing and self.unparsed is not None:
             parts += self._unreadable.among(missing, whole=True)
         return sorted(parts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from txn.errors import TopologyError
 
-__all__ = ["check_options", "encoding_of", "is_known", "is_set", "lowered"]
+__all__ = ["check_options", "encoding_of", "is_known", "is_set", "lowered", "overlaid"]
 
 _FILES = {
     "basePath", "codec", "compression", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter",
@@ -50,6 +50,13 @@ def is_known(form: str, name: str) -> bool:
 def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with names in small letters: upper and lower case are one."""
     return {name.lower(): value for name, value in options.items()}
+
+
+def overlaid(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` with `others` in the place of those that differ from them in case only."""
+    replaced = lowered(others)
+    rest = {name: value for name, value in options.items() if name.lower() not in replaced}
+    return {**rest, **others}
 
 
 def is_set(options: Mapping[str, Any], name: str) -> bool:

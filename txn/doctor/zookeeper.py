@@ -16,7 +16,7 @@ from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError, TxnError
 from txn.zookeeper.client.access import find_access
 from txn.zookeeper.client.connection import Connection, Create, Delete, Put
-from txn.zookeeper.status import BASE, read_status
+from txn.zookeeper.status import BASE, read_topology
 from txn.zookeeper.znodes import Paths
 
 __all__ = ["check_zookeeper"]
@@ -170,7 +170,8 @@ def _nodes(
         yield note(area, "nodes", f"there is no topology '{topology}' yet: its first run makes it")
         return
     try:
-        status = read_status(connection.servers + connection.chroot, topology, config)
+        limit = time.monotonic() + config.zookeeper_connect_secs
+        status = read_topology(connection, topology, limit, time.sleep)
     except TxnError as failure:
         yield error(area, "nodes", str(failure), "The topology cannot start.", "See above.")
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
@@ -54,7 +54,7 @@ def read_status(
         ProgressUnreadableError: as `ZooKeeperProgress.load`.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with _connected(hosts, config, sleep, clock) as connection:
+    with contextlib.closing(Connection(hosts, config, sleep=sleep, clock=clock)) as connection:
         deadline = clock() + config.zookeeper_connect_secs
         return read_topology(connection, topology, deadline, sleep)
 
@@ -65,7 +65,7 @@ def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with _connected(hosts, config, time.sleep, time.monotonic) as connection:
+    with contextlib.closing(Connection(hosts, config)) as connection:
         return read_names(connection, time.monotonic() + config.zookeeper_connect_secs)
 
 
@@ -121,17 +121,6 @@ def read_topology(
         notices.record if notices and is_current else None,
         image.drops,
     )
-
-
-@contextlib.contextmanager
-def _connected(
-    hosts: str, config: TopologyConfig, sleep: Callable[[float], None], clock: Callable[[], float]
-) -> Iterator[Connection]:
-    connection = Connection(hosts, config, sleep=sleep, clock=clock)
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def _no_such_topology(connection: Connection, topology: str, deadline: float) -> TopologyError:
