@@ -16,7 +16,7 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    sent. The caller compares its added files with the staged ones, and fails the attempt. A commit
    that lacks one of its removals is refused here: rows would be in the table twice.
 6. Every commit of a topology records the fingerprints of the versions before it, so an overwritten
-   version is noticed, whoever wrote it (`committers.verifying.chain`).
+   version is noticed, by any writer (`committers.verifying.chain`).
 
 The file system provides durability. A local commit file is created atomically and not fsynced (nor
 does Spark fsync its Parquet files): a power cut may lose the last versions of a table on a local

@@ -1,1 +1,1 @@
-"""What both layouts of a state table share: its description, partials, keys, reading, changes."""
+"""The parts that both layouts of a state table share."""

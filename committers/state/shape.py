@@ -27,7 +27,7 @@ __all__ = ["StateShape", "types_with"]
 
 @dataclass(frozen=True)
 class StateShape(ABC):
-    """What a state table keeps. Each layout is a subclass, which defines the rows.
+    """The description of a state table. Each layout is a subclass, which defines the rows.
 
     Args:
         keys: grouping columns; empty for one global row.

@@ -81,7 +81,7 @@ class Lost:
 
     skipped: Skipped
     words: str
-    """What happened to them, for a message."""
+    """The reason, for a message."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ _RELATION = re.compile(
 
 
 def offsets_read(frame: DataFrame) -> Iterator[dict[str, tuple[int, int | None]]]:
-    """Of each Kafka source in the plan: partition ("topic-number") -> its first and last offset.
+    """Yield, for each Kafka source in the plan, partition ("topic-number") -> (first, last) offset.
 
-    The last one is exclusive. Nothing runs.
+    The last one is exclusive. No job runs.
     """
     plan = frame._jdf.queryExecution().analyzed().toString()
     for starts, ends in _RELATION.findall(plan):
@@ -36,6 +36,6 @@ def offsets_read(frame: DataFrame) -> Iterator[dict[str, tuple[int, int | None]]
 
 
 def _offsets(entries: str) -> dict[str, int]:
-    """Partition -> offset from Scala's text of a map: `a-0 -> 1, a-1 -> 2`."""
+    """Parse partition -> offset from Scala's text of a map: `a-0 -> 1, a-1 -> 2`."""
     pairs = (entry.split(" -> ") for entry in entries.split(", ") if entry)
     return {name: int(offset) for name, offset in pairs}

@@ -1,1 +1,1 @@
-"""How a record is cut out of its source, and what becomes of one that does not parse."""
+"""Cut records out of their source, and handle those that do not parse."""

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.children import LOOPBACK
 from txn import TransactionAttempt
+from txn.config.otlp import is_asked_for
 from txn.errors import SetupError
 from txn.interfaces import Lag
 from txn.metrics import OpenTelemetryMetrics, PrometheusMetrics
@@ -49,7 +50,6 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
-from txn.otlp import is_asked_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 AT = (100.0, "t", 3)

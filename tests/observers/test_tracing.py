@@ -18,6 +18,7 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from tests.observers.otlp import Received, attributes, name_of, over_grpc, over_http
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.config.otlp import is_asked_for
 from txn.errors import BatchError, SetupError
 from txn.observers import (
     AttemptBegan,
@@ -30,7 +31,6 @@ from txn.observers import (
     StationBegan,
     StationEnded,
 )
-from txn.otlp import is_asked_for
 from txn.testing import run_in_memory
 from txn.tracing import Traces
 

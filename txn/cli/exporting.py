@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from txn.config.otlp import is_asked_for
 from txn.errors import SetupError
-from txn.otlp import is_asked_for
 
 if TYPE_CHECKING:
     from txn.observers import Observer

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError
-from txn.hidden import advice, hiding
+from txn.machine.hidden import advice, hiding
 from txn.machine.java import find_java, java_version
 
 __all__ = ["check_disk", "check_machine", "fits"]

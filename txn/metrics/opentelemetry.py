@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from txn.config.otlp import configured, protocol, sender
 from txn.errors import SetupError
 from txn.metrics.memory import driver_memory
 from txn.metrics.readings import Readings
 from txn.metrics.table import PARTITIONS, TABLE, Metric
 from txn.observers import RunEnded, RunEvent
-from txn.otlp import configured, protocol, sender
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
-from txn import hidden
 from txn.config import TopologyConfig
 from txn.config.settings import completed, overridden
 from txn.errors import TxnError, UserError
+from txn.machine import hidden
 from txn.text import first_line, last_users_frame
 from txn.topology import Topology
 

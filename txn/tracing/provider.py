@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from txn.config.otlp import configured, exporters, protocol, sender
 from txn.errors import SetupError
-from txn.otlp import configured, exporters, protocol, sender
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider

@@ -1,4 +1,4 @@
-"""What a txid read, by stream."""
+"""The records and bytes that a txid read, by stream."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run reports: its batches, its state, and who is told."""
+"""Report a run: its batches and its state, to observers and to the log."""

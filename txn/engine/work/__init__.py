@@ -1,1 +1,1 @@
-"""What one station does with an attempt: read, compute, stage, commit."""
+"""Do the work of one station for an attempt: read, compute, stage, commit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txn.otlp import sender
+from txn.config.otlp import sender
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Files of a user that hide our packages: `txn`, `spouts` and `committers` are likely names.
 
 Python takes the first that it finds, and a program's own folder comes before installed packages.
-What it then says, "No module named 'spouts.files'", sends its reader to look for a broken
-installation. `txn run` and `txn doctor` name the folder that is in the way.
+Its message then, "No module named 'spouts.files'", looks like a broken installation.
+`txn run` and `txn doctor` name the folder that is in the way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["advice", "hiding"]
 
 _PACKAGES = ("txn", "spouts", "committers")
-_HOME = Path(__file__).resolve().parent.parent
+_HOME = Path(__file__).resolve().parents[2]
 
 
 def hiding(path: Sequence[str] | None = None) -> dict[str, Path]:
@@ -23,7 +23,7 @@ def hiding(path: Sequence[str] | None = None) -> dict[str, Path]:
     Args:
         path: the folders that are searched, the first one first; None: `sys.path`.
     """
-    found = {}
+    hiding_files = {}
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name, path)
         # A folder without an __init__.py has no origin, and gives way to an installed package.
@@ -31,12 +31,12 @@ def hiding(path: Sequence[str] | None = None) -> dict[str, Path]:
             continue
         file = Path(spec.origin)
         if file.resolve().parent != _HOME / name:
-            found[name] = file.parent if file.name == "__init__.py" else file
-    return found
+            hiding_files[name] = file.parent if file.name == "__init__.py" else file
+    return hiding_files
 
 
 def advice(name: str, place: Path) -> str:
-    """What is wrong with a file or folder that hides the package `name`, and what to do."""
+    """Return the message for a file or folder that hides the package `name`, with the way out."""
     return (
         f"'{place}' hides the installed package '{name}' of txn-spark ('{_HOME / name}'). Rename "
         "it, or move it to a folder that Python does not search first"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from txn.doctor.machine import check_machine
-from txn.hidden import hiding
+from txn.machine.hidden import hiding
 from txn.operations.loading import LoadError, load_topology
 
 PROGRAM = {
