@@ -12,6 +12,7 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.engine.base.attempt import LiveAttempt, Staging
+from txn.engine.base.killpoints import observe
 from txn.engine.loop.processing_phases import JOB_SECS, ProcessingQueue
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.processing import Processing
@@ -224,6 +225,24 @@ def test_a_lost_joint_job_blames_nobody() -> None:
     assert station.jobs == [[1, 2], [1], [2]]
     assert station.discarded == [1, 2]
     assert not station.errors
+
+
+def test_an_attempt_that_fails_after_the_job_of_its_group_fails_alone() -> None:
+    """An error once everything is staged reaches neither the caller nor the rest of the group."""
+
+    def fail(point: str, attempt: TransactionAttempt) -> None:
+        if point == "after-staging" and attempt.txid == 2:
+            raise FailedException("once")
+
+    station = Station()
+    stop = observe(fail)
+    try:
+        station.run([live_of(txid) for txid in (1, 2, 3)])
+    finally:
+        stop()
+    assert station.jobs == [[1, 2, 3]]
+    assert [txid for what, txid in station.events if what == "emitted"] == [3, 1]
+    assert list(station.errors) == [2]
 
 
 def test_a_cancelled_attempt_is_left_out_of_its_group() -> None:

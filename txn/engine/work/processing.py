@@ -148,8 +148,11 @@ class Processing:
         for live in reversed(group):
             if not self._tables.late:
                 self._emissions.release(live.attempt)
-            reached("after-staging", live.attempt)
-            outcomes.emitted(live)
+            try:
+                reached("after-staging", live.attempt)
+                outcomes.emitted(live)
+            except BaseException as error:  # noqa: BLE001 - the others of the group go on
+                outcomes.failed(live, self._emissions.explain(live.attempt, live.reads, error))
         return ()
 
     def _emit_together(
