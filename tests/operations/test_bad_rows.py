@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ rows.expect("known key", "k IS NOT NULL", "set_aside").partition_persist(AppendT
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a program and its tables."""
-    write_deltalake(tmp_path / "bad", pa.Table.from_pylist([row.to_json() for row in ROWS]))
+    write_deltalake(tmp_path / "bad", pa.Table.from_pylist([asdict(row) for row in ROWS]))
     write_deltalake(tmp_path / "rows", pa.table({"k": ["a"], "txid": [1]}))
     (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
@@ -85,7 +86,7 @@ def test_rows_that_were_set_aside(folder: Path) -> None:
     assert table.newest(9, txid=3) == []
     picked = ["show", "program.py:topology", "--txid", "2", "--limit", "1"]
     (row,) = json.loads(invoke(*picked, "--json").output)["rows"]
-    assert row == ROWS[2].to_json()
+    assert row == asdict(ROWS[2])
     shown = invoke("show", "program.py:topology").output
     assert "\x1b" not in shown
     assert [line.split()[0] for line in shown.splitlines()] == ["txid", "4", "2", "2", "1"]

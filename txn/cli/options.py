@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -125,13 +126,13 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON on stdout.
+    """Print JSON on stdout; a dataclass as an object with all its fields.
 
     Raises:
         UserError: the value is nested too deeply.
     """
     try:
-        text = json.dumps(value, indent=2)
+        text = json.dumps(value, indent=2, default=asdict)
     except RecursionError as error:
         raise UserError(
             "The result is nested too deeply to be printed: no spout of this project writes such "

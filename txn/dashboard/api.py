@@ -438,7 +438,7 @@ def tables(watched: Watched) -> dict[str, Any]:
                 "oldest_version": follower.oldest if follower and follower.newest >= 0 else None,
                 "committed_version": committed.get(table.name),
                 "span": watched.index.span(table.number),
-                "facts": facts.to_json() if facts else None,
+                "facts": asdict(facts) if facts else None,
                 "compacted_ms": compaction.at_ms if compaction else None,
                 "compacted_version": compaction.version if compaction else None,
             }
@@ -509,7 +509,7 @@ def trouble(watched: Watched) -> dict[str, Any]:
     """Return all troubles, present and past, with the advice."""
     return {
         "state": state_of(watched),
-        "troubles": [one.to_json() for one in troubles(watched)],
+        "troubles": [asdict(one) for one in troubles(watched)],
         "log_read": bool(watched.index.failures(limit=1)) or watched.note is not None,
         "failures_logged": watched.note is None or watched.note.failures_logged,
     }
@@ -536,8 +536,8 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
         return _NO_BAD_ROWS
     answer = {
         "table": set_aside.table,
-        "rules": [rule.to_json() for rule in set_aside.by_rule()],
-        "rows": [row.to_json() for row in set_aside.newest(_BAD_ROWS)],
+        "rules": [asdict(rule) for rule in set_aside.by_rule()],
+        "rows": [asdict(row) for row in set_aside.newest(_BAD_ROWS)],
     }
     table.bad_rows = state, answer
     return answer

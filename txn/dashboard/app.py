@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -269,11 +270,11 @@ class _Doctor:
             hosts = watch.look.hosts
             zookeeper = (watch.zookeeper, hosts) if hosts else None
             for finding in look(watched.name, watched.config, tables, zookeeper):
-                self._findings.append(finding.to_json())
+                self._findings.append(asdict(finding))
         except Exception as failure:
             log.exception("the doctor could not look at topology '%s'", watched.name)
             ended = error("doctor", "look", first_line(failure), _ENDED_EARLY, "Report it.")
-            self._findings.append(ended.to_json())
+            self._findings.append(asdict(ended))
         with self._lock:
             self._at, self._at_work = time.time(), False
 

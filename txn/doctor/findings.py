@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["Finding", "Level", "error", "note", "ok", "warning"]
 
@@ -26,10 +26,6 @@ class Finding:
     """Its meaning; empty if it is obvious."""
     do: str = ""
     """The advice; empty: nothing to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def ok(area: str, check: str, found: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,6 @@ class TopologyPlan:
     settings: tuple[SettingPlan, ...]
     notes: tuple[str, ...] = ()
     """Surprises for a reader of the program, a sentence or two each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def plan_topology(topology: Topology) -> TopologyPlan:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -65,10 +65,6 @@ class Plugin:
     """First line of the docstring."""
     error: str | None = None
     """Why it cannot be used, and what to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def find_plugins() -> list[Plugin]:
@@ -166,7 +162,4 @@ def _with_name_clash(plugin: Plugin, plugins: Iterable[Plugin]) -> Plugin:
     if not same or plugin.error is not None:
         return plugin
     others = ", ".join(f"{p.target} of {p.distribution} {p.version}" for p in same)
-    fields = asdict(plugin) | {
-        "error": f"another {plugin.group} plugin has the same name: {others}"
-    }
-    return Plugin(**fields)
+    return replace(plugin, error=f"another {plugin.group} plugin has the same name: {others}")

@@ -65,7 +65,7 @@ def test_facts_of_a_table(tmp_path: Path) -> None:
     )
     assert found.columns == {"carrier": "string", "flights": "long", "txid": "long"}
     assert found.bytes > 0
-    assert found.to_json()["first_txid"] == 1
+    assert found.first_txid == 1
 
 
 def test_facts_of_a_table_that_says_nonsense(

@@ -48,8 +48,7 @@ def doctor(
     errors = sum(finding.level == "error" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
     if as_json:
-        listed = [finding.to_json() for finding in findings]
-        print_json({"errors": errors, "warnings": warnings, "findings": listed})
+        print_json({"errors": errors, "warnings": warnings, "findings": findings})
     else:
         for area, some in groupby(findings, key=lambda finding: finding.area):
             console().print(_area(area, list(some)), highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -53,7 +54,7 @@ def plan(
     topology_plan = plan_topology(topology)
     columns = _columns_of(topology, master, conf) if with_columns else None
     if as_json:
-        print_json(topology_plan.to_json() | ({} if columns is None else {"columns": columns}))
+        print_json(asdict(topology_plan) | ({} if columns is None else {"columns": columns}))
     else:
         click.echo("\n".join(_plan_lines(topology_plan, columns or {})))
 

@@ -27,7 +27,7 @@ def plugins(as_json: bool) -> None:
 
     installed = find_plugins()
     if as_json:
-        print_json([plugin.to_json() for plugin in installed])
+        print_json(installed)
     else:
         click.echo("\n".join(_plugin_lines(installed)))
 

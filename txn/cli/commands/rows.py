@@ -42,8 +42,7 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     bad_rows = _bad_rows(tables)
     topology, rules = tables.topology, bad_rows.by_rule(replays) if bad_rows else []
     if as_json:
-        listed = [rule.to_json() for rule in rules]
-        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rules": listed})
+        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rules": rules})
     elif rules:
         console().print(rule_rows_table(rules), highlight=False)
     else:
@@ -85,8 +84,7 @@ def show_command(
     shown = bad_rows.newest(limit + 1, stream=stream, rule=rule, txid=txid) if bad_rows else []
     more, shown = len(shown) > limit, shown[:limit]
     if as_json:
-        listed = [row.to_json() for row in shown]
-        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rows": listed})
+        print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rows": shown})
     elif shown:
         console().print(bad_rows_table(shown), highlight=False)
         if more:
@@ -130,7 +128,7 @@ def export_command(
     with open_backend(zookeeper, topology.settings) as backend:
         done = export_rows(topology, backend, stream, file, rule=rule, up_to=up_to)
     if as_json:
-        print_json(done.to_json())
+        print_json(done)
         return
     counted = ", ".join(f"{count:,} of rule '{name}'" for name, count in done.rules.items())
     click.echo(
@@ -190,7 +188,7 @@ def replay_command(
     with open_backend(zookeeper, topology.settings) as backend:
         done = replay_rows(topology, backend, stream, file, number=number, up_to=up_to, rule=rule)
     if as_json:
-        print_json(done.to_json())
+        print_json(done)
         return
     rules = ", ".join(f"rule '{name}' up to txid {txid}" for name, txid in done.rules.items())
     rows_ = "the row that was" if done.rows == 1 else f"{done.rows:,} rows that were"

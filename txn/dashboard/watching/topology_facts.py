@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import SecretStr
@@ -46,7 +46,7 @@ class TopologyFacts:
         return cls(
             topology.name,
             topology.settings,
-            plan_topology(topology).to_json(),
+            asdict(plan_topology(topology)),
             {sink.name: sink.committer.storage_options for sink in topology.sinks},
             program,
             {s.name: s.committer for s in topology.sinks if isinstance(s.committer, KeepsOwnLog)},

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from txn.config.location import as_option
 from txn.dashboard.watching.topologies import Watched
@@ -63,10 +63,6 @@ class Trouble:
     table: str | None = None
     is_over: bool = False
     """True if it is history: there is nothing to do now."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def state_of(watched: Watched) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.expectations import BAD_ROW_COLUMNS
@@ -34,10 +34,6 @@ class RuleRows:
     still_open: int | None = None
     """The rows that no replay covers; None: unknown."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class BadRow:
@@ -49,10 +45,6 @@ class BadRow:
     position: str | None
     row: str
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 class BadRows:

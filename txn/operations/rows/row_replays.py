@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,6 @@ class Exported:
     unread: tuple[str, ...] = ()
     """Unreadable files: their records are not in this file; replay them as whole files."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Replayed:
@@ -76,10 +72,6 @@ class Replayed:
     """Its absolute path."""
     again: bool
     """True: it was there already, and nothing was changed."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def export_rows(
