@@ -36,11 +36,11 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.cli.tables import rule_rows_table
-    from txn.operations.tables.topology_tables import tables_and_replays
+    from txn.operations.tables.topology_tables import tables_of
 
-    tables, replays = tables_and_replays(name, zookeeper)
-    bad_rows = _bad_rows(tables)
-    topology, rules = tables.topology, bad_rows.by_rule(replays) if bad_rows else []
+    tables = tables_of(name, zookeeper, with_replays=True)
+    topology, bad_rows = tables.topology, _bad_rows(tables)
+    rules = bad_rows.by_rule(tables.replays) if bad_rows else []
     if as_json:
         print_json({"topology": topology, "table": bad_rows and bad_rows.table, "rules": rules})
     elif rules:
