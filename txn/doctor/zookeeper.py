@@ -9,7 +9,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+
+from kazoo.handlers.utils import create_tcp_connection
 
 from txn.config import TopologyConfig
 from txn.doctor.findings import Finding, error, note, ok, warning
@@ -302,30 +303,16 @@ def _ask_mntr(server: str, config: TopologyConfig) -> dict[str, str]:
     host, _, port = server.rpartition(":")
     address = (host.strip("[]"), int(port))
     tls = find_access(config, server).tls
-    with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(socket.create_connection(address, _MNTR_SECS))
-        connection: socket.socket = raw
-        if tls:
-            connection = stack.enter_context(
-                _tls_context(tls).wrap_socket(raw, server_hostname=address[0])
-            )
-        answer = b""
-        with contextlib.suppress(ConnectionResetError, ssl.SSLError):
-            connection.sendall(b"mntr")
-            while len(answer) < _MNTR_BYTES and (piece := connection.recv(65536)):
-                answer += piece
+    answer = b""
+    with (
+        create_tcp_connection(socket, address, address[0], _MNTR_SECS, **tls) as connection,
+        contextlib.suppress(ConnectionResetError, ssl.SSLError),
+    ):
+        connection.sendall(b"mntr")
+        while len(answer) < _MNTR_BYTES and (piece := connection.recv(65536)):
+            answer += piece
     lines = (line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines())
     return {name: value for name, tab, value in lines if tab}
-
-
-def _tls_context(tls: Any) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls["ca"])
-    if tls["ca"]:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    context.check_hostname = tls["check_hostname"]
-    if tls["certfile"]:
-        context.load_cert_chain(tls["certfile"], tls["keyfile"], tls["keyfile_password"])
-    return context
 
 
 def _snapshots(area: str, folder: Path | None) -> Finding:
