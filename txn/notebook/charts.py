@@ -74,9 +74,6 @@ def draw(
         txids: in order.
         unit: of their amounts: "records" or "rows".
         failed: (txid, time, error) of failed attempts.
-
-    Raises:
-        SetupError: matplotlib is not installed.
     """
     figure_type = _figure_type()
     has_lag = bool(lags)
@@ -277,9 +274,7 @@ def _use_whole_numbers(axis: Axis) -> None:
 
 
 def _group_thousands(axis: Axis) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     def grouped(value: float, _: float) -> str:
         return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:g}"
 
-    axis.set_major_formatter(FuncFormatter(grouped))
+    axis.set_major_formatter(grouped)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from txn.errors import TopologyError
-from txn.text import describe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,9 +87,6 @@ class History(Sequence["HistoryEntry"]):
             return History(self.topology, self._entries[at])
         return self._entries[at]
 
-    def __iter__(self) -> Iterator[HistoryEntry]:
-        return iter(self._entries)
-
     def __repr__(self) -> str:
         """Return the topology's name and its range of txids."""
         if not self._entries:
@@ -131,9 +127,10 @@ class History(Sequence["HistoryEntry"]):
                 ("timings_ms", pa.map_(pa.string(), pa.float64())),
             ]
         )
+        maps = ("read", "rows", "versions", "timings_ms")
         rows = [self._row(entry) for entry in self._entries]
         for row in rows:
-            row |= {name: list(value.items()) for name, value in row.items() if _is_map(value)}
+            row |= {name: list(row[name].items()) for name in maps}
         return pa.Table.from_pylist(rows, schema=schema)
 
     def to_pandas(self) -> Any:
@@ -161,25 +158,15 @@ class History(Sequence["HistoryEntry"]):
     def _row(self, entry: HistoryEntry) -> dict[str, Any]:
         from datetime import datetime, timezone
 
+        fields = entry.to_json()
         return {
+            **fields,
             "topology": self.topology,
-            "txid": entry.txid,
-            "attempt": entry.attempt_id,
-            "epoch": entry.epoch,
-            "committed": entry.committed,
-            "quarantined": entry.quarantined,
             "published_at": datetime.fromtimestamp(entry.timestamp_ms / 1000, timezone.utc),
-            "read": {stream: describe(metadata) for stream, metadata in entry.read.items()},
-            "metadata": json.dumps(dict(entry.read)),
-            "rows": dict(entry.rows),
-            "versions": dict(entry.tables),
-            "violations": json.dumps({s: dict(rules) for s, rules in entry.violations.items()}),
-            "timings_ms": dict(entry.timings_ms),
+            "metadata": json.dumps(fields["metadata"]),
+            "versions": fields["tables"],
+            "violations": json.dumps(fields["violations"]),
         }
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _cell(value: Any) -> str:

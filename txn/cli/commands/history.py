@@ -27,16 +27,12 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.cli.tables import history_table
-    from txn.operations.history import history as read_history
-    from txn.operations.tables.topology_tables import tables_of
+    from txn.operations.txids import history as read_history
 
-    tables = tables_of(name, zookeeper)
-    entries = read_history(
-        tables.topology, tables.tables, tables.committed, limit, tables.committers
-    )
+    entries = read_history(name, zookeeper=zookeeper, limit=limit)
     if as_json:
-        print_json({"topology": tables.topology, "txids": [entry.to_json() for entry in entries]})
+        print_json({"topology": entries.topology, "txids": [entry.to_json() for entry in entries]})
     elif entries:
         console().print(history_table(entries), highlight=False)
     else:
-        click.echo(f"Topology '{tables.topology}' has committed nothing yet.")
+        click.echo(f"Topology '{entries.topology}' has committed nothing yet.")
