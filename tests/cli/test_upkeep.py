@@ -110,7 +110,7 @@ def test_a_terminal_is_asked(
     program: Path, hosts: str, monkeypatch: pytest.MonkeyPatch, answer: str, done: bool
 ) -> None:
     """On a terminal it asks after it has shown the plan."""
-    monkeypatch.setattr("txn.cli.commands.upkeep._can_ask", lambda: True)
+    monkeypatch.setattr("txn.cli.options._can_ask", lambda: True)
     result = invoke(hosts, "optimize", "orders", answer=answer)
     assert "Do this? [y/N]" in result.output
     assert (result.exit_code, version(program)) == ((0, 5) if done else (1, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACEBACK",
+    "confirm",
     "console",
     "output_options",
     "print_json",
@@ -123,6 +125,19 @@ def console() -> Console:
     if not result.is_terminal:
         result.width = max(result.width, _PIPE_WIDTH)
     return result
+
+
+def confirm(question: str, refused: str, *, yes: bool, as_json: bool) -> None:
+    """Ask before a change unless `yes`; ends the command with `refused` if nobody can answer."""
+    if yes:
+        return
+    if as_json or not _can_ask():
+        raise click.UsageError(refused)
+    click.confirm(question, abort=True)
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
 
 
 def print_json(value: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from txn.cli.completion import topologies
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import confirm, console, output_options, print_json, zookeeper_option
 from txn.operations.loading import TargetError, load_topology
 
 __all__ = ["recover"]
@@ -47,7 +45,8 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
         if needed and not as_json:
             console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
         if needed:
-            _confirm(yes, as_json)
+            refused = "Nothing was written: add --yes to write this into ZooKeeper."
+            confirm("Write this into ZooKeeper?", refused, yes=yes, as_json=as_json)
             epoch = write(backend, topology, recovered)
     if as_json:
         print_json({"written": needed, "epoch": epoch, **recovered.to_json()})
@@ -58,11 +57,3 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
             f"ZooKeeper and the tables agree: txid {progress.committed.txid} is committed. "
             "Nothing was changed."
         )
-
-
-def _confirm(yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise click.UsageError("Nothing was written: add --yes to write this into ZooKeeper.")
-    click.confirm("Write this into ZooKeeper?", abort=True)

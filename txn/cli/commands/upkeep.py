@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from txn.cli.completion import names
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import confirm, console, output_options, print_json, zookeeper_option
 
 if TYPE_CHECKING:
     from txn.operations.tables.upkeep import Upkeep
@@ -86,7 +86,8 @@ def _run(upkeep: Upkeep, yes: bool, dry_run: bool, as_json: bool) -> None:
     if not as_json:
         console().print(upkeep_table(plans), highlight=False)
     if work:
-        _confirm(yes, as_json)
+        refused = "Nothing was changed: add --yes to do this, or --dry-run."
+        confirm("Do this?", refused, yes=yes, as_json=as_json)
         plans = [*upkeep.carry_out(plans)]
         if not as_json:
             console().print(upkeep_table(plans, done=True), highlight=False)
@@ -97,16 +98,3 @@ def _run(upkeep: Upkeep, yes: bool, dry_run: bool, as_json: bool) -> None:
         print_json({"topology": upkeep.topology, "done": work, "tables": tables})
     if any(plan.error for plan in plans):
         sys.exit(1)
-
-
-def _confirm(yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not _can_ask():
-        raise click.UsageError("Nothing was changed: add --yes to do this, or --dry-run.")
-    click.confirm("Do this?", abort=True)
-
-
-def _can_ask() -> bool:
-    """Return True if a person can answer."""
-    return sys.stdin.isatty()
