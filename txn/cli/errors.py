@@ -62,13 +62,10 @@ def numbered(error: BaseException) -> str:
     if isinstance(error, TxnError):
         message, number = str(error), error.number
     else:
-        message, number = f"{_unexpected(error)} (--traceback shows where)", UNEXPECTED
+        what = cause_line(error) if is_of_spark(error) else f"{type(error).__name__}: {error}"
+        message, number = f"{what} (--traceback shows where)", UNEXPECTED
     first, newline, rest = message.partition("\n")
     return f"{first} [{number}]{newline}{rest}"
-
-
-def _unexpected(error: BaseException) -> str:
-    return cause_line(error) if is_of_spark(error) else f"{type(error).__name__}: {error}"
 
 
 def _exit_code(error: TxnError) -> int:

@@ -90,12 +90,7 @@ def _make_if_asked(
     try:
         return [make()]
     except SetupError as error:
-        _raise_or_warn(error, asked=asked is True)
+        if asked or error.number != "TXN-211":  # TXN-211: a package is missing
+            raise
+        click.echo(f"{error} The run goes on without.", err=True)
         return []
-
-
-def _raise_or_warn(error: SetupError, *, asked: bool) -> None:
-    """Raise the error if the command line asked; otherwise only print that a package is missing."""
-    if asked or error.number != "TXN-211":
-        raise error
-    click.echo(f"{error} The run goes on without.", err=True)

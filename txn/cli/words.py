@@ -64,7 +64,6 @@ def ending(report: RunReport) -> list[str]:
 
 
 def _summary(report: RunReport) -> str:
-    """Summarize a run without an error in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
     how = {

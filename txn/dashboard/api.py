@@ -428,7 +428,7 @@ def tables(watched: Watched) -> dict[str, Any]:
     listed = []
     for table in watched.tables:
         follower = table.follower
-        compaction = watched.index.newest_version(table.number, "compaction")
+        compaction = next(iter(watched.index.versions(table.number, None, 1, "compaction")), None)
         facts = table.ask_facts()
         listed.append(
             {
@@ -487,7 +487,6 @@ def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any
 
 
 def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
-    """Return the version that holds a txid."""
     follower = table.follower
     if table.own_log is not None:
         raise UserError(f"{table.name} is not a Delta table: ask its own program for its rows.")

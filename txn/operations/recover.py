@@ -142,10 +142,7 @@ def is_needed(backend: ProgressBackend, topology: Topology, recovered: Recovered
 
 
 def write(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> int:
-    """Write the tables' state into ZooKeeper, under a new epoch.
-
-    Returns:
-        The epoch, above any that a table or ZooKeeper knows.
+    """Write the tables' state into ZooKeeper, under a new epoch above any known; returns it.
 
     Raises:
         LeaderExistsError: the topology runs.

@@ -68,7 +68,7 @@ def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord
 def import_progress(
     backend: ProgressBackend, progress: ProgressFile, *, replace: bool = False
 ) -> int:
-    """Write this progress as its topology's, under a new epoch.
+    """Write this progress as its topology's, under a new epoch above any known; returns it.
 
     The topology begins a new incarnation in place of the file's: from its first run on, the tables
     follow this ensemble and refuse the one that the file came from.
@@ -78,9 +78,6 @@ def import_progress(
 
     Args:
         replace: write it even if the topology exists, whatever its state.
-
-    Returns:
-        The new epoch, above the file's and any in ZooKeeper.
 
     Raises:
         UserError: the topology exists, and `replace` is False; reports its newest txid.

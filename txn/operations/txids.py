@@ -82,20 +82,17 @@ class History(Sequence["HistoryEntry"]):
     @overload
     def __getitem__(self, at: slice) -> History: ...
     def __getitem__(self, at: int | slice) -> HistoryEntry | History:
-        """Return one entry, or a `History` for a slice."""
         if isinstance(at, slice):
             return History(self.topology, self._entries[at])
         return self._entries[at]
 
     def __repr__(self) -> str:
-        """Return the topology's name and its range of txids."""
         if not self._entries:
             return f"<History of '{self.topology}': no txid>"
         newest, oldest = self._entries[0].txid, self._entries[-1].txid
         return f"<History of '{self.topology}': {len(self)} txids, {oldest} to {newest}>"
 
     def _repr_html_(self) -> str:
-        """Return the newest txids as a table."""
         rows = [self._row(entry) for entry in self._entries[:_SHOWN]]
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
         body = "".join(

@@ -95,7 +95,6 @@ def drop_command(name: str, txids: Sequence[int], zookeeper: str, as_json: bool)
 
 
 def _promise(name: str, asked: Sequence[int], act: str) -> str:
-    """Describe what the topology is going to do with the txids."""
     several = len(asked) > 1
     return (
         f"Topology '{name}' is going to {act} what txid{'s' * several} "

@@ -190,7 +190,6 @@ class StatusFeed:
 
 
 def _message(error: TxnError | OSError) -> str:
-    """Return an error's message with its number."""
     return f"{error} [{error.number}]" if isinstance(error, TxnError) else str(error)
 
 

@@ -54,13 +54,10 @@ class LogFollower:
         self._most = most
 
     def catch_up(self, hint: int | None = None) -> int:
-        """Read the versions that are new. The first call finds the newest one.
+        """Read the versions that are new, and return how many. The first call finds the newest one.
 
         Args:
             hint: a version that exists according to ZooKeeper; None: unknown.
-
-        Returns:
-            The number of versions read.
         """
         if self.newest < 0:
             start = self._start(hint)
@@ -142,7 +139,6 @@ class LogFollower:
         return max(self._versions(), default=None)
 
     def _versions(self) -> list[int]:
-        """List the log's versions whose files exist."""
         names = (path.rpartition("/")[2] for path, _ in self._storage.files("_delta_log"))
         return [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
 

@@ -47,7 +47,6 @@ class LogIndex:
 
     Args:
         path: path of its file, which must not exist.
-        topology: the topology's name.
     """
 
     def __init__(self, path: Path, topology: str) -> None:
@@ -301,11 +300,6 @@ class LogIndex:
             txids,
         )
         return {table: int(count) for table, count in rows}
-
-    def newest_version(self, table: int, kind: str) -> Version | None:
-        """Return a table's newest version of a kind; None: none is indexed."""
-        versions = self.versions(table, None, 1, kind)
-        return versions[0] if versions else None
 
     def times_ms(self) -> tuple[int, int]:
         """Return the times of the oldest and newest txid, milliseconds since 1970; 0: none."""

@@ -204,17 +204,15 @@ def first_rows(
     elif txid is not None and TXID in columns:
         condition = dataset.field(TXID) <= txid
     what = f"read rows of table {storage.location}"
-    if not properties.get("txn.kind", "").startswith("log"):
-        head = retried(lambda: data.head(limit + 1, filter=condition), what)
-        return Rows(version, columns, _texts(head.slice(0, limit)), head.num_rows > limit, note)
-    reason = _why_partial(values, properties, sum(_files(table)[0]), data.schema)
-    if reason:
-        head = retried(lambda: data.head(limit + 1, filter=condition), what)
-        rows = _texts(head.slice(0, limit))
-        return Rows(version, columns, rows, head.num_rows > limit, reason)
-    whole = _combined(retried(lambda: data.to_table(filter=condition), what), keys, values)
-    shown = {name: columns.get(name, "") for name in whole.column_names}
-    return Rows(version, shown, _texts(whole.slice(0, limit)), whole.num_rows > limit)
+    is_log = properties.get("txn.kind", "").startswith("log")
+    if is_log:
+        note = _why_partial(values, properties, sum(_files(table)[0]), data.schema)
+    if is_log and not note:
+        rows = _combined(retried(lambda: data.to_table(filter=condition), what), keys, values)
+        columns = {name: columns.get(name, "") for name in rows.column_names}
+    else:
+        rows = retried(lambda: data.head(limit + 1, filter=condition), what)
+    return Rows(version, columns, _texts(rows.slice(0, limit)), rows.num_rows > limit, note)
 
 
 def _alive(columns: Mapping[str, str]) -> dataset.Expression | None:

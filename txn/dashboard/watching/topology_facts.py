@@ -68,7 +68,6 @@ class TopologyFacts:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as a JSON value."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from txn.dashboard.watching.follower import LogFollower, OwnLogFollower
@@ -198,10 +198,7 @@ class WatchedTable:
             return False
         self._are_facts_asked = False
         try:
-            if self.storage.is_local:
-                with turn():
-                    self.facts = table_facts(self.storage)
-            else:
+            with turn() if self.storage.is_local else nullcontext():
                 self.facts = table_facts(self.storage)
             self._facts_incarnation = incarnation
         except _ERRORS as error:

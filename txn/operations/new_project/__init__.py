@@ -37,14 +37,11 @@ _IMPORTED = sys.stdlib_module_names | {
 
 
 def make_project(name: str, folder: Path) -> Path:
-    """Make a project, whole or not at all.
+    """Make a project, whole or not at all; returns its folder.
 
     Args:
         name: the name of the project, its module and its topology.
         folder: the folder in which to make the project's folder.
-
-    Returns:
-        The project's folder.
 
     Raises:
         TargetError: the name cannot name a module, or hides a package.
