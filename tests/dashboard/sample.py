@@ -18,7 +18,8 @@ import pyarrow as pa
 from tests.dashboard.made_logs import append_version, made_table, publication
 from txn.config import TopologyConfig
 from txn.dashboard.watching.feed import Look, StatusFeed
-from txn.dashboard.watching.run_files import FlightNote, RunNote, write_note
+from txn.dashboard.watching.run_files import RunNote, write_note
+from txn.engine.reporting.report import InFlight
 from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
 from txn.protocol.backend import TopologyStatus
@@ -259,7 +260,7 @@ class Sample:
         now = time.time() if now is None else now
         phases = ("committing", "processed", "processing", "processing")
         flights = tuple(
-            FlightNote(
+            InFlight(
                 txid=txid,
                 attempt_id=1 if number == 0 else 0,
                 phase=phase,

@@ -17,11 +17,12 @@ from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import BAD
 from txn.dashboard import api
 from txn.dashboard.watching.feed import Look
-from txn.dashboard.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
+from txn.dashboard.watching.run_files import RUNS_FOLDER, RunNote, write_note
 from txn.dashboard.watching.topologies import Watched
 from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.dashboard.watching.trouble import troubles
 from txn.dashboard.watching.watched_table import WatchedTable
+from txn.engine.reporting.report import InFlight
 from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
 from txn.protocol.backend import TopologyStatus
@@ -228,8 +229,8 @@ def test_a_run_says_what_its_open_txids_do(tmp_path: Path, read: Read) -> None:
     watched = read()
     tell(watched, 1, 2, 3)
     flights = (
-        FlightNote(txid=2, attempt_id=0, phase="processing", blocked="the broker is away"),
-        FlightNote(txid=3, attempt_id=0, phase="planning"),
+        InFlight(2, 0, "processing", failures=0, since=0.0, blocked="the broker is away"),
+        InFlight(3, 0, "planning", failures=0, since=0.0),
     )
 
     def told() -> tuple[list[tuple[int, str]], Any, Any]:

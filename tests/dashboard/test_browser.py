@@ -25,9 +25,9 @@ from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import Sample, Told, hostile_topology
 from tests.dashboard.serving import served
 from txn.dashboard.watching.feed import Look
-from txn.dashboard.watching.run_files import FlightNote
 from txn.dashboard.watching.topologies import Watch
 from txn.dashboard.watching.topology_facts import TopologyFacts
+from txn.engine.reporting.report import InFlight
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -218,7 +218,7 @@ def test_an_emptied_attempt_is_not_called_committed(seen: Seen) -> None:
 
 def test_an_idle_run_is_healthy(seen: Seen) -> None:
     """It waits for records: no warning, and the question to a source is not in flight."""
-    asked = FlightNote(txid=245, attempt_id=0, phase="planning")
+    asked = InFlight(245, 0, "planning", failures=0, since=0.0)
     waits = ("source: nothing to read",)
     seen.sample.note(held_up_by="idle", waits=waits, in_flight=(asked,))
     page = seen.open("t/flights/topology")

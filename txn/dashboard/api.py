@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 
 from txn.config.location import as_option
 from txn.dashboard.watching.entries import Filter, IndexedTxid, Part
-from txn.dashboard.watching.run_files import FlightNote, RunNote
+from txn.dashboard.watching.run_files import RunNote
 from txn.dashboard.watching.tables import difference, first_rows
 from txn.dashboard.watching.topologies import Watch, Watched
 from txn.dashboard.watching.trouble import Trouble, rows_set_aside, state_of, troubles
 from txn.dashboard.watching.watched_table import WatchedTable
 from txn.delta.log import TableLog
+from txn.engine.reporting.report import InFlight
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.rows.bad_rows import bad_rows_among, has_bad_rows
@@ -146,7 +147,7 @@ def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
         **summary(watched),
         "now_ms": _now_ms(),
         "graph": graph(watched),
-        "flights": [flight.model_dump() for flight in _in_flight(note)] if note else open_ones,
+        "flights": [asdict(flight) for flight in _in_flight(note)] if note else open_ones,
         "spouts": _short(from_zookeeper.get("spouts", {})),
         "changes": from_zookeeper.get("changes"),
         "notices": from_zookeeper.get("notices"),
@@ -160,7 +161,7 @@ def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
     }
 
 
-def _in_flight(note: RunNote) -> list[FlightNote]:
+def _in_flight(note: RunNote) -> list[InFlight]:
     """Return the open txids; an idle run's txid in planning is left out."""
     idle = note.held_up_by == "idle"
     return [flight for flight in note.in_flight if not (idle and flight.phase == "planning")]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from txn.errors import UserError
 from txn.interfaces import Publication
@@ -14,30 +14,15 @@ from txn.storage.locations import is_local
 
 if TYPE_CHECKING:
     from txn.delta.delta_rs import DeltaTable
-    from txn.interfaces import Committer, TablePublication
+    from txn.delta.log import TableLog
+    from txn.interfaces import Committer
     from txn.storage.storage import Storage
 
 __all__ = ["PublicationLog", "opened_table", "recent_publications", "table_log"]
 
 
-class PublicationLog(Protocol):
-    """The log of one table: Delta's (`TableLog`), or one that a committer keeps (`KeepsOwnLog`)."""
-
-    @property
-    def first_txid(self) -> int:
-        """Return the txid with which the table begins."""
-
-    def epoch(self, topology: str) -> int:
-        """Return the newest epoch of a topology; 0: none."""
-
-    def incarnation(self, topology: str) -> int:
-        """Return the incarnation that leads the table; 0: unknown."""
-
-    def publications(self) -> Iterator[TablePublication]:
-        """Yield every publication, newest first."""
-
-    def require_nothing_of(self, topology: str) -> None:
-        """Refuse a table that holds a txid but has no publication any more."""
+PublicationLog: TypeAlias = "TableLog | _CommitterLog"
+"""The log of one table: Delta's, or one that a committer keeps."""
 
 
 def table_log(table: str, committer: Committer | KeepsOwnLog | None = None) -> PublicationLog:
@@ -61,6 +46,8 @@ def table_log(table: str, committer: Committer | KeepsOwnLog | None = None) -> P
 
 
 class _CommitterLog:
+    """The log that a committer keeps, with what operations ask of a `TableLog`."""
+
     def __init__(self, log: KeepsOwnLog) -> None:
         self.publications = log.publications
         self._log = log

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from txn.dashboard.watching.run_files import FailureLog, FlightNote, RunNote, read_note, write_note
+from txn.dashboard.watching.run_files import FailureLog, RunNote, read_note, write_note
+from txn.engine.reporting.report import InFlight
 from txn.machine.liveness import machine_id
 
 FAILED = "2026-11-24 10:00:00,250 WARNING txn [t 7:1] failed: ValueError: bad\n"
@@ -21,7 +22,7 @@ def note(**more: object) -> RunNote:
         "pid": os.getpid(),
         "machine": machine_id(),
         "at": time.time(),
-        "in_flight": (FlightNote(txid=3, attempt_id=0, phase="processing"),),
+        "in_flight": (InFlight(3, 0, "processing", failures=0, since=0.0),),
     }
     return RunNote(**{**told, **more})  # type: ignore[arg-type]
 

@@ -57,10 +57,9 @@ def drive(
 
     Args:
         notes: the run's notes for other processes.
-        zookeeper: as for `Topology.run`; so is `standby`.
+        zookeeper: as for `Topology.run`; so are `standby` and `observers`.
         master: Spark's master; None: as for `delta_session`.
         conf: Spark settings.
-        observers: observers of the run's events, as for `Topology.run`.
 
     Raises:
         TxnError: the error that ended the run; state is intact.

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from txn.cli.running.observers import CliObserver
-from txn.dashboard.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
+from txn.dashboard.watching.run_files import RUNS_FOLDER, RunNote, write_note
 from txn.dashboard.watching.topology_facts import TopologyFacts
 from txn.engine.reporting.report import RunReport, RunStatus
 from txn.errors import TxnError
@@ -89,7 +89,7 @@ class RunNotes:
                 at=now,
                 held_up_by=status.held_up_by,
                 waits=status.waits,
-                in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
+                in_flight=status.in_flight,
                 lags={stream: lag.numbers for stream, lag in status.lags.items()},
                 planned={stream: lag.numbers for stream, lag in status.planned.items()},
                 failures_logged=logging.getLogger("txn").isEnabledFor(logging.WARNING),

@@ -161,13 +161,7 @@ class LogFollower:
 
 
 class OwnLogFollower:
-    """Reads the log that a committer keeps into an index: `LogFollower` for other tables.
-
-    Args:
-        table: its number in the index.
-        log: the committer.
-        most: the number of newest publications to read.
-    """
+    """Reads the log that a committer keeps into an index: `LogFollower` for other tables."""
 
     complete = True
     is_gone = False

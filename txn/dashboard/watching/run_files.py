@@ -18,17 +18,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from txn.engine.reporting.report import InFlight
 from txn.machine.liveness import is_running, machine_id
 
-__all__ = [
-    "LOG_FOLDER",
-    "RUNS_FOLDER",
-    "FailureLog",
-    "FlightNote",
-    "RunNote",
-    "read_note",
-    "write_note",
-]
+__all__ = ["LOG_FOLDER", "RUNS_FOLDER", "FailureLog", "RunNote", "read_note", "write_note"]
 
 LOG_FOLDER = Path(".txn/logs")
 """The folder for the logs of `txn run`, relative to the working directory."""
@@ -47,25 +40,10 @@ _BEGAN = "[{} 1:0] started"
 """Message of a topology's first attempt: a log outlives a topology that is made anew."""
 
 
-class _Note(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class FlightNote(_Note):
-    """One open txid of a run (`txn.engine.reporting.report.InFlight`)."""
-
-    txid: int
-    attempt_id: int
-    phase: str
-    failures: int = 0
-    since: float = 0.0
-    blocked: str | None = None
-    blocked_since: float | None = None
-    replay_of: int | None = None
-
-
-class RunNote(_Note):
+class RunNote(BaseModel):
     """The state of a run, which it writes about twice a second."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: Literal[1] = 1
     topology: str
@@ -81,7 +59,7 @@ class RunNote(_Note):
     """The error with which it ended."""
     held_up_by: str = "idle"
     waits: tuple[str, ...] = ()
-    in_flight: tuple[FlightNote, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
     lags: dict[str, dict[str, float]] = Field(default_factory=dict)
     """stream -> unit (records, bytes, files, versions, seconds) -> amount not committed."""
     planned: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -125,11 +103,7 @@ def read_note(topology: str, folder: Path = RUNS_FOLDER) -> RunNote | None:
 
 
 class FailureLog:
-    """The failed attempts in a topology's log, each returned once.
-
-    Args:
-        folder: the folder for the logs of `txn run`.
-    """
+    """The failed attempts in a topology's log, each returned once."""
 
     def __init__(self, topology: str, folder: Path = LOG_FOLDER) -> None:
         self.begins_anew = False

@@ -51,8 +51,6 @@ class BadRows:
     """The current rows of one table of bad rows.
 
     Args:
-        table: the committer's name.
-        data: the table's rows.
         committed: the newest committed txid. Later rows may still be taken back and are not
             shown. None: unknown; all rows are shown.
     """
