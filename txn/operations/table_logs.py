@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from txn.delta.delta_rs import DeltaTable
     from txn.delta.log import TableLog
     from txn.interfaces import Committer
-    from txn.storage.storage import Storage
 
 __all__ = ["PublicationLog", "opened_table", "recent_publications", "table_log"]
 
@@ -37,12 +36,13 @@ def table_log(table: str, committer: Committer | KeepsOwnLog | None = None) -> P
         UserError: no Delta table exists there.
     """
     from txn.delta.log import TableLog
+    from txn.storage.storage import Storage
 
     if isinstance(committer, KeepsOwnLog):
         return _CommitterLog(committer)
     options = committer.storage_options if committer else None
     opened = opened_table(table, options)
-    return TableLog(_storage(table, options), opened)
+    return TableLog(Storage(table, options), opened)
 
 
 class _CommitterLog:
@@ -76,20 +76,15 @@ def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaT
         UserError: no Delta table exists there.
     """
     from txn.delta.loading import find
+    from txn.storage.storage import Storage
 
     try:
-        opened = find(_storage(table, options))
+        opened = find(Storage(table, options))
     except OSError as error:
         raise _no_table(table) from error
     if opened is None:
         raise _no_table(table)
     return opened
-
-
-def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
-    from txn.storage.storage import Storage
-
-    return Storage(table, options)
 
 
 def recent_publications(log: PublicationLog, topology: str) -> list[tuple[int, Publication]]:

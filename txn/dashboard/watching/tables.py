@@ -114,7 +114,7 @@ def table_facts(storage: Storage) -> TableFacts:
     table = load(storage)
     properties = {name: value or "" for name, value in table.metadata().configuration.items()}
     sizes, rows = _files(table)
-    keys, values = _described(properties)
+    keys, values, _ = _described(properties)
     return TableFacts(
         version=table.version(),
         files=len(sizes),
@@ -143,26 +143,22 @@ def _files(table: DeltaTable) -> tuple[list[int], int | None]:
     return sizes, None if any(count is None for count in rows) else sum(rows)
 
 
-def _described(properties: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Parse (keys, value -> aggregate) from a table's properties; empty if they are invalid."""
+def _described(
+    properties: Mapping[str, str],
+) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
+    """Parse a table's properties; empty if they are invalid.
+
+    Returns:
+        Keys, value -> aggregate, and the values that are not stored as readers see them: these
+        have a second text (`committers.state.properties`).
+    """
     try:
         keys = json.loads(properties.get("txn.keys") or "[]")
         values = json.loads(properties.get("txn.values") or "[]")
-        return tuple(str(k) for k in keys), {str(v[0]): str(v[1]) for v in values}
+        partial = [str(value[0]) for value in values if len(value) > 2]
+        return tuple(str(k) for k in keys), {str(v[0]): str(v[1]) for v in values}, partial
     except (ValueError, TypeError, IndexError, KeyError, RecursionError):
-        return (), {}
-
-
-def _partial(properties: Mapping[str, str]) -> list[str]:
-    """Return the value columns of a state whose stored values are not what readers see.
-
-    The table marks them with a second text for the value (`committers.state.properties`).
-    """
-    try:
-        values = json.loads(properties.get("txn.values") or "[]")
-        return [str(value[0]) for value in values if len(value) > 2]
-    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
-        return []
+        return (), {}, []
 
 
 def _number(text: str | None) -> int:
@@ -196,11 +192,11 @@ def first_rows(
     """
     table = load(storage, version)
     properties = {name: value or "" for name, value in table.metadata().configuration.items()}
-    keys, values = _described(properties)
+    keys, values, partial = _described(properties)
     data, columns, condition = _dataset(table), _columns(table), None
     note = ""
     if properties.get("txn.kind") == "upsert":
-        condition, note = _alive(columns), _state_note(properties, txid, group)
+        condition, note = _alive(columns), _state_note(partial, txid, group)
     elif txid is not None and TXID in columns:
         condition = dataset.field(TXID) <= txid
     what = f"read rows of table {storage.location}"
@@ -221,9 +217,7 @@ def _alive(columns: Mapping[str, str]) -> dataset.Expression | None:
     return removed.is_null() | ~removed if _REMOVED in columns else None
 
 
-def _state_note(
-    properties: Mapping[str, str], txid: int | None, group: tuple[int, int] | None
-) -> str:
+def _state_note(partial: Sequence[str], txid: int | None, group: tuple[int, int] | None) -> str:
     """Return the note for readers of a state's rows; empty: no note."""
     notes = []
     if txid is not None and group is not None and txid < group[1]:
@@ -231,7 +225,7 @@ def _state_note(
             f"Txids {group[0]} to {group[1]} were published together, as one version: this is the "
             f"state after txid {group[1]}."
         )
-    if partial := _partial(properties):
+    if partial:
         notes.append(
             f"{', '.join(partial)}: what is stored to go on from, and not the result, which "
             "StateTable(...).read(spark) shows."
@@ -325,7 +319,7 @@ def difference(
     """
     older, newer = load(storage, versions[0]), load(storage, versions[1])
     properties = {name: value or "" for name, value in newer.metadata().configuration.items()}
-    keys, values = _described(properties)
+    keys, values, _ = _described(properties)
     kind, columns = properties.get("txn.kind", ""), _columns(newer)
     between = (dataset.field(TXID) > txids[0]) & (dataset.field(TXID) <= txids[1])
     if kind == "upsert":
