@@ -131,21 +131,18 @@ class _Views:
             except Exception as failure:
                 log.exception("%s could not be answered", request.url.path)
                 body, status = {"error": first_line(failure)}, 500
-            response = self._json(body, status)
+            text = self._text(body)
             took = (time.perf_counter() - began) * 1000
             worked = (time.thread_time() - before) * 1000
-            response.headers["Server-Timing"] = f"app;dur={took:.1f}, cpu;dur={worked:.1f}"
-            return response
+            timing = f"app;dur={took:.1f}, cpu;dur={worked:.1f}"
+            headers = {"Cache-Control": "no-store", "Server-Timing": timing}
+            return Response(text, status, headers, "application/json")
 
         async def reading(request: Request) -> Response:
             async with self._readers:
                 return await run_in_threadpool(view, request)
 
         return reading if of_storage else view
-
-    def _json(self, body: Any, status: int) -> Response:
-        headers = {"Cache-Control": "no-store"}
-        return Response(self._text(body), status, headers, "application/json")
 
     def _text(self, body: Any) -> str:
         return json.dumps(self._scrubber().answer(body), separators=(",", ":"))

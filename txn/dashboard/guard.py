@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -72,7 +72,8 @@ class Guard:
         await (refusal or self._app)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
+        asked = HTTPConnection(scope)
+        headers = asked.headers
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"Allow": "GET, HEAD"})
         if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:
@@ -86,25 +87,25 @@ class Guard:
             "same-origin",
         ):
             return PlainTextResponse("Another site asks; it gets nothing.\n", 403)
-        return None if self._token is None else self._without_token(scope, headers, self._token)
+        return None if self._token is None else self._without_token(asked, self._token)
 
-    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+    def _without_token(self, asked: HTTPConnection, token: str) -> Response | None:
         """Return the answer to a request without the token; None: the token was shown."""
         proof = _proof(token)
         # Cookies belong to a host, not a port: each page on a machine has a cookie of its own name.
         cookie = f"{COOKIE}_{proof[:8]}"
-        if _equal(_cookie_value(headers, cookie), proof):
+        if _equal(asked.cookies.get(cookie, ""), proof):
             return None
-        kind, _, shown = headers.get("authorization", "").partition(" ")
+        kind, _, shown = asked.headers.get("authorization", "").partition(" ")
         # Headers are decoded as Latin-1; clients encode them as Latin-1 or UTF-8.
         either = shown, shown.encode("latin-1").decode("utf-8", "replace")
         if kind.lower() == "bearer" and any(_equal(candidate, token) for candidate in either):
             return None
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        query = asked.query_params.multi_items()
         if any(name == "token" and _equal(value, token) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             # Relative: a proxy may serve the page below a path of its own.
-            here = f"./{quote(scope['path'].rpartition('/')[2])}"
+            here = f"./{quote(asked.scope['path'].rpartition('/')[2])}"
             answer = RedirectResponse(f"{here}?{rest}" if rest else here, 303)
             answer.set_cookie(cookie, proof, httponly=True, samesite="strict", path="/")
             return answer
@@ -119,14 +120,6 @@ def host_name(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
-
-
-def _cookie_value(headers: Headers, cookie: str) -> str:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(cookie)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
 
 
 def _proof(token: str) -> str:

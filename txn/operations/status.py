@@ -56,7 +56,7 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as a JSON object."""
-        status = self.found
+        status, notices = self.found, self.notices
         committed, batches = status.progress.committed, status.progress.batches
         return {
             "topology": status.topology,
@@ -69,7 +69,7 @@ class Status:
             "spouts": committed.spouts,
             "tables": committed.tables,
             "changes": self.changes,
-            "notices": _notices_json(self.notices),
+            "notices": notices and notices.model_dump(mode="json", exclude={"version", "epoch"}),
             "quarantined": len(self.quarantine),
             "quarantine": [quarantined.to_json() for quarantined in self.quarantine],
         }
@@ -91,12 +91,6 @@ def status_of(status: TopologyStatus, *, served: bool = True) -> Status:
         tuple(StandbyStatus(standby, is_alive(standby)) for standby in status.standbys),
         quarantined_in(status),
     )
-
-
-def _notices_json(notices: NoticesRecord | None) -> dict[str, Any] | None:
-    if notices is None:
-        return None
-    return notices.model_dump(mode="json", exclude={"version", "epoch"})
 
 
 def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:
