@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from txn.dataflow.graph import Node, Sink, Source, explain
+from txn.dataflow.graph import Derived, Node, Sink, Source, explain
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
 from txn.spark.names import quoted
@@ -52,10 +52,9 @@ format has no seconds in offsets, and some zones had them (30 s in Amsterdam bef
 
 
 @dataclass(frozen=True, eq=False)
-class Expectation(Node):
+class Expectation(Derived):
     """A stream's rows that keep a rule (Delta Live Tables: an expectation)."""
 
-    parent: Node
     name: str
     condition: Column | str
     on_violation: OnViolation
@@ -67,11 +66,6 @@ class Expectation(Node):
         """Make the rule that every record of a spout must parse."""
         condition = f"{quoted(unparsed.text)} IS NULL"
         return cls(source, "parses", condition, unparsed.on_violation, unparsed)
-
-    @property
-    def parents(self) -> tuple[Node, ...]:
-        """The streams that this one is computed from."""
-        return (self.parent,)
 
     @property
     def base(self) -> Node:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregation",
     "AsOf",
+    "Derived",
     "Join",
     "Merge",
     "NewValues",
@@ -145,16 +146,22 @@ class Source(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Transform(Node):
-    """A user's function from DataFrame to DataFrame."""
+class Derived(Node):
+    """A stream that is computed from one other."""
 
     parent: Node
-    function: Transformation
 
     @property
     def parents(self) -> tuple[Node, ...]:
         """The streams that this one is computed from."""
         return (self.parent,)
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(Derived):
+    """A user's function from DataFrame to DataFrame."""
+
+    function: Transformation
 
     def apply(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         """Apply the user's function to the batch."""
@@ -173,17 +180,11 @@ class Transform(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregation(Node):
+class Aggregation(Derived):
     """Per-batch aggregation: one row per group of the batch (Trident's `aggregate`)."""
 
-    parent: Node
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
-
-    @property
-    def parents(self) -> tuple[Node, ...]:
-        """The streams that this one is computed from."""
-        return (self.parent,)
 
     @property
     def columns_read(self) -> tuple[str, ...]:
@@ -274,7 +275,7 @@ class NewValues(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class StateQuery(Node):
+class StateQuery(Derived):
     """Rows with the values that a state holds for their keys (Trident's `stateQuery`).
 
     Args:
@@ -284,17 +285,11 @@ class StateQuery(Node):
         on: columns of the stream with the names of the state's keys.
     """
 
-    parent: Node
     state: State
     sink: Sink | None
     aggregates: Mapping[str, Aggregate] | None
     on: tuple[str, ...]
     as_of: AsOf
-
-    @property
-    def parents(self) -> tuple[Node, ...]:
-        """The streams that this one is computed from."""
-        return (self.parent,)
 
     @property
     def in_commit_turn(self) -> bool:
