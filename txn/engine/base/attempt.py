@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation
@@ -142,23 +143,12 @@ class CommitResult:
 def table_publication(publication: Publication, staged: Staged) -> Publication:
     """The turn's publication with this table's own rows and digests."""
     members = tuple(
-        member.model_copy(
-            update={
-                "rows": part.rows,
-                "digest": part.digest,
-                "violations": part.violations,
-                "unasked": part.unasked,
-                "forms": part.forms,
-            }
-        )
+        member.model_copy(update=_own_fields(part))
         for member, part in zip(publication.members, staged.members, strict=True)
     )
-    update = {
-        "rows": staged.rows,
-        "digest": staged.digest,
-        "members": members,
-        "violations": staged.violations,
-        "unasked": staged.unasked,
-        "forms": staged.forms,
-    }
-    return publication.model_copy(update=update)
+    return publication.model_copy(update={**_own_fields(staged), "members": members})
+
+
+def _own_fields(staged: Staged) -> dict[str, Any]:
+    names = ("rows", "digest", "violations", "unasked", "forms")
+    return {name: getattr(staged, name) for name in names}
