@@ -85,14 +85,6 @@ def _no_table(node: Lookup) -> Unknown:
     return Unknown(frozenset({node.label()}), empty=True)
 
 
-def _no_stream(_: str) -> DataFrame | None:
-    return None
-
-
-def _nothing_shared() -> None:
-    pass
-
-
 @dataclass
 class Evaluation:
     """The DataFrames of one attempt.
@@ -118,8 +110,8 @@ class Evaluation:
     attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
     lookup: Callable[[Lookup], StoredRows | Unknown] = _no_table
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
-    compute_shared: Callable[[], None] = _nothing_shared
-    idle: Callable[[str], DataFrame | None] = _no_stream
+    compute_shared: Callable[[], None] = lambda: None
+    idle: Callable[[str], DataFrame | None] = lambda _: None
     assumed: Collection[str] = frozenset()
     rules: Mapping[Node, Sequence[Expectation]] = field(default_factory=dict)
     positions: Mapping[str, str] = field(default_factory=dict)

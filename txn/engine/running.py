@@ -333,7 +333,8 @@ class RunningTopology:
             except BaseException as error:  # noqa: BLE001 - raised by await_termination
                 self._error = self._error or error
             if self._stragglers and not isinstance(self._error, AbandonedError):
-                self._error = self._abandoned()
+                grace = self._config.stop_grace_secs
+                self._error = abandoned_error(self._name, self._stragglers, grace, self._error)
             self._tell_end(self._error)
             self._done.set()
 
@@ -361,10 +362,6 @@ class RunningTopology:
             seconds=max(0.0, stamp[0] - self._began),
         )
         self.report.observers += self._broadcast.close(last)
-
-    def _abandoned(self) -> AbandonedError:
-        grace = self._config.stop_grace_secs
-        return abandoned_error(self._name, self._stragglers, grace, self._error)
 
     # --- threads that hang -------------------------------------------------------------------
 

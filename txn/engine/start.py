@@ -29,8 +29,13 @@ from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnErro
 from txn.interfaces import NOTICES, CommitterContext
 from txn.observers import LeadershipWon, RunStarted
 from txn.protocol import coordinator
-from txn.protocol.order_records import columns_record
-from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
+from txn.protocol.records import (
+    ColumnsRecord,
+    CommittedRecord,
+    LeaderIdentity,
+    ProgramRecord,
+    Progress,
+)
 from txn.protocol.recovery import (
     Newest,
     Recovered,
@@ -112,9 +117,7 @@ class Start:
             TxnError: the refusal; `resources` closes what is open.
         """
         tried = self._tables_to_try()
-        equipment = self._equipment(
-            lambda *columns: self.store.persist_columns(columns_record(*columns))
-        )
+        equipment = self._equipment(self._persist_columns)
         epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
@@ -298,6 +301,9 @@ class Start:
             remember=remember,
             monotonic=self.monotonic,
         )
+
+    def _persist_columns(self, stream: str, columns: dict[str, Any]) -> None:
+        self.store.persist_columns(ColumnsRecord(stream=stream, columns=columns))
 
     def _tables_to_try(self) -> list[Storage]:
         """The tables for which to check that executors see the same files as this process."""

@@ -95,7 +95,6 @@ from txn.protocol.rules import (
     drop_later,
     forget_opaque,
     in_order,
-    is_committing,
     may_overtake,
     must_be_asked,
     new_batch,
@@ -221,7 +220,7 @@ def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
     """
     done = state.until is not None and state.committed >= state.until
     if state.stopping or done:
-        return (state, actions) if is_committing(state) else _end(state, None, actions)
+        return (state, actions) if committing(state) else _end(state, None, actions)
     first = state.batches.get(state.committed + 1)
     if first is not None and first.refused is not None:
         return _end(state, None, actions)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from txn.interfaces import Member, Publication
 from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Publish
 from txn.protocol.records import (
     BatchRecord,
-    ColumnsRecord,
     CommittedRecord,
     NoticesRecord,
     QuarantineRecord,
 )
 
 __all__ = [
-    "columns_record",
     "committed_record",
     "notices_record",
     "publication_of",
@@ -69,11 +66,6 @@ def publication_of(
         replay_of=replay_of,
         members=members if len(members) > 1 else (),
     )
-
-
-def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
-    """Return the record of a stream's columns, as Spark writes them in JSON."""
-    return ColumnsRecord(stream=stream, columns=columns)
 
 
 def notices_record(

@@ -53,20 +53,18 @@ def rebuild(
                 f"'{topology}'. Nothing was changed. Name the file of the right topology.",
                 number="TXN-302",
             )
-    held = [publication for publication in newest.values() if publication is not None]
+    held = {table: publication for table, publication in newest.items() if publication is not None}
     if not held:
         return Progress()
     ends = [publication.last_txid if publication else 0 for publication in newest.values()]
-    same = len(held) == len(publications) and len({attempts_of(p) for p in held}) == 1
-    by_table = {
-        table: publication for table, publication in newest.items() if publication is not None
-    }
-    if same or (not opaque and splits_no_group(min(ends), by_table, skipping)):
+    same = len(held) == len(publications) and len({attempts_of(p) for p in held.values()}) == 1
+    if same or (not opaque and splits_no_group(min(ends), held, skipping)):
         txid = min(ends)
     else:
-        txid = max(publication.first_txid for publication in held) - 1
+        txid = max(publication.first_txid for publication in held.values()) - 1
     _check_distance(topology, newest, txid, opaque)
-    return Progress(committed=_committed(txid, publications), batches=_open(txid, held, opaque))
+    batches = _open(txid, held.values(), opaque)
+    return Progress(committed=_committed(txid, publications), batches=batches)
 
 
 def _open(

@@ -283,16 +283,8 @@ def _check_same(
 
 def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
     """Return a stream whose position differs, or None."""
-    committed_positions = committed.spouts
-    positions = publication.spouts
-    return next(
-        (
-            s
-            for s in positions
-            if s in committed_positions and committed_positions[s] != positions[s]
-        ),
-        None,
-    )
+    positions = publication.spouts.items()
+    return next((s for s, at in positions if committed.spouts.get(s, at) != at), None)
 
 
 def _beyond(txid: int, newest: Newest) -> Ahead:

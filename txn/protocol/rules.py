@@ -25,7 +25,6 @@ __all__ = [
     "drop_later",
     "forget_opaque",
     "in_order",
-    "is_committing",
     "may_overtake",
     "must_be_asked",
     "new_batch",
@@ -72,11 +71,6 @@ def without_batches(
     for txid in txids:
         require_transition(txid, state.batches[txid].phase, cause, None)
     return replace(state, batches={t: b for t, b in state.batches.items() if t not in txids})
-
-
-def is_committing(state: CoordinatorState) -> bool:
-    """True while a commit turn runs."""
-    return any(batch.phase is Phase.COMMITTING for batch in state.batches.values())
 
 
 def committing(state: CoordinatorState) -> tuple[Batch, ...]:
