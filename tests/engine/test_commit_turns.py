@@ -216,7 +216,7 @@ def test_a_group_that_hangs_is_given_up_and_publishes_nothing(kit: Kit) -> None:
     kit.turn = hangs
     kit.begin(FIVE, SIX)
     assert begun.wait(WAIT_SECS)
-    assert [verdict.attempt for _ in range(3) for verdict in kit.tracking.tick()] == [FIVE]
+    assert [attempt for _ in range(3) for attempt in kit.tracking.tick()] == [FIVE]
     assert kit.turns.group_failed(FIVE, "no progress")
     assert kit.facts == [GroupFailed((FIVE, SIX), "no progress", published=False)]
     go_on.set()

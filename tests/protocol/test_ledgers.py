@@ -9,7 +9,7 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Prepared, Published, Staged, StagedFile
-from txn.protocol.ledgers import CommitLedger, ProcessingLedger, Tracking, Verdict
+from txn.protocol.ledgers import CommitLedger, ProcessingLedger, Tracking
 
 ATTEMPT = TransactionAttempt(7, 2)
 LATER = TransactionAttempt(8, 0)
@@ -158,24 +158,24 @@ def test_a_skipped_table_consumes_its_staged_files_and_publishes_none(ids):
 
 
 def test_tracking_acknowledges_the_attempt_whose_ledger_closes(ids):
-    """The verdict names the attempt, and comes with the last edge."""
+    """The last edge closes the ledger, and no earlier one does."""
     tracking = Tracking(3, enabled=True)
     ledger = ProcessingLedger(ids, {"a": {}, "b": {}})
     tracking.open(ATTEMPT, ledger)
-    assert tracking.ack(ledger, ledger.staged("a", {})) is None
-    assert tracking.ack(ledger, ledger.staged("b", {})) is None
+    assert tracking.ack(ledger, ledger.staged("a", {})) is False
+    assert tracking.ack(ledger, ledger.staged("b", {})) is False
     assert tracking.is_open(ledger)
-    assert Verdict(ATTEMPT, acked=True) == tracking.ack(ledger, ledger.emitted())
+    assert tracking.ack(ledger, ledger.emitted()) is True
     assert not tracking.is_open(ledger)
 
 
 def test_tracking_fails_a_ledger_without_progress_at_its_last_tick(ids):
-    """A ledger that nobody touches expires; the verdict is no ack."""
+    """A ledger that nobody touches expires, and names its attempt."""
     tracking = Tracking(3, enabled=True)
     ledger = ProcessingLedger(ids, {"a": {}})
     tracking.open(ATTEMPT, ledger)
-    verdicts = [tracking.tick() for _ in range(3)]
-    assert [[], [], [Verdict(ATTEMPT, acked=False)]] == verdicts
+    expired = [tracking.tick() for _ in range(3)]
+    assert [[], [], [ATTEMPT]] == expired
     assert tracking.tick() == []
 
 
@@ -196,8 +196,8 @@ def test_a_dropped_attempt_is_nobodys_news(ids):
     ledger = ProcessingLedger(ids, {"a": {}})
     tracking.open(ATTEMPT, ledger)
     tracking.drop(ATTEMPT)
-    assert tracking.ack(ledger, ledger.staged("a", {})) is None
-    assert [verdict for _ in range(4) for verdict in tracking.tick()] == []
+    assert tracking.ack(ledger, ledger.staged("a", {})) is False
+    assert [attempt for _ in range(4) for attempt in tracking.tick()] == []
 
 
 def test_dropping_one_attempt_leaves_the_others(ids):
@@ -208,7 +208,7 @@ def test_dropping_one_attempt_leaves_the_others(ids):
     tracking.open(LATER, other)
     tracking.drop(ATTEMPT)
     value = other.staged("a", {}) ^ other.emitted()
-    assert Verdict(LATER, acked=True) == tracking.ack(other, value)
+    assert tracking.ack(other, value) is True
 
 
 def test_a_late_ack_of_a_failed_attempt_does_not_complete_the_replay(ids):
@@ -218,7 +218,7 @@ def test_a_late_ack_of_a_failed_attempt_does_not_complete_the_replay(ids):
     tracking.open(ATTEMPT, failed)
     tracking.drop(ATTEMPT)
     tracking.open(ATTEMPT.next(), replay)
-    assert tracking.ack(failed, failed.staged("a", {})) is None
+    assert tracking.ack(failed, failed.staged("a", {})) is False
     assert tracking.is_open(replay)
 
 
@@ -228,5 +228,5 @@ def test_with_tracking_off_no_ledger_is_ever_open(ids):
     ledger = ProcessingLedger(ids, {"a": {}})
     tracking.open(ATTEMPT, ledger)
     assert not tracking.is_open(ledger)
-    assert tracking.ack(ledger, 0) is None
-    assert [verdict for _ in range(4) for verdict in tracking.tick()] == []
+    assert tracking.ack(ledger, 0) is False
+    assert [attempt for _ in range(4) for attempt in tracking.tick()] == []

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
 
-from txn.acker import Acker, Outcome, Status
+from txn.acker import Acker, Status
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Prepared, Published, Staged, StagedFile
 
-__all__ = ["CommitLedger", "Ledger", "ProcessingLedger", "Tracking", "Verdict"]
+__all__ = ["CommitLedger", "Ledger", "ProcessingLedger", "Tracking"]
 
 Ids = Callable[[], int]
 Key = tuple[str, ...]
@@ -166,21 +166,12 @@ class CommitLedger(Ledger):
         return ("file", table, file.path, str(file.size), str(file.rows))
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The acker's outcome for one attempt's ledger."""
-
-    attempt: TransactionAttempt
-    acked: bool
-    """True if the ledger reached zero; False if it expired."""
-
-
 class Tracking:
     """The acker with the attempts behind its root ids.
 
     Args:
         ticks: an untouched ledger expires at this tick after it was opened.
-        enabled: False switches tracking off (`ackers = 0`): there is never a verdict.
+        enabled: False switches tracking off (`ackers = 0`): no ledger is ever open.
     """
 
     def __init__(self, ticks: int, *, enabled: bool) -> None:
@@ -198,9 +189,13 @@ class Tracking:
         """True if the ledger is open: neither closed, nor expired, nor dropped."""
         return ledger.root in self._roots
 
-    def ack(self, ledger: Ledger, value: int) -> Verdict | None:
-        """Acknowledge edges; return the verdict if that closes the ledger."""
-        return self._judge(self._acker.ack(ledger.root, value)) if self.is_open(ledger) else None
+    def ack(self, ledger: Ledger, value: int) -> bool:
+        """Acknowledge edges; return whether that closes the ledger."""
+        outcome = self._acker.ack(ledger.root, value) if self.is_open(ledger) else None
+        if outcome is None:
+            return False
+        del self._roots[ledger.root]
+        return outcome.status is Status.ACKED
 
     def progress(self, ledger: Ledger) -> None:
         """Give a ledger its full time again, because its attempt makes progress."""
@@ -213,13 +208,7 @@ class Tracking:
             del self._roots[root]
             self._acker.fail(root)
 
-    def tick(self) -> list[Verdict]:
-        """Let time pass; return the verdicts on the ledgers that expired."""
-        verdicts = [self._judge(outcome) for outcome in self._acker.tick()]
-        return [verdict for verdict in verdicts if verdict is not None]
-
-    def _judge(self, outcome: Outcome | None) -> Verdict | None:
-        attempt = self._roots.pop(outcome.root, None) if outcome is not None else None
-        if attempt is None or outcome is None:
-            return None
-        return Verdict(attempt, outcome.status is Status.ACKED)
+    def tick(self) -> list[TransactionAttempt]:
+        """Let time pass; return the attempts whose ledgers expired."""
+        roots = [outcome.root for outcome in self._acker.tick()]
+        return [self._roots.pop(root) for root in roots if root in self._roots]

@@ -202,8 +202,8 @@ class ProcessingPhases:
     def _close_phase(self, live: LiveAttempt) -> None:
         if live.cancelled.is_set():
             return
-        verdict = self._tracking.ack(live.ledger, live.ledger.emitted())
-        if not self._tracking.enabled or (verdict is not None and verdict.acked):
+        is_acked = self._tracking.ack(live.ledger, live.ledger.emitted())
+        if is_acked or not self._tracking.enabled:
             with self._broadcast.span("ack", [live.attempt]):
                 self._shell.post(BatchProcessed(live.attempt))
             self._shell.post(self.dispatch)  # it may have decided columns that later ones wait for

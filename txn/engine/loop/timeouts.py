@@ -38,12 +38,12 @@ class Timeouts:
         self._shell.after(self._config.message_timeout_secs / (ACKER_TICKS - 1), self._tick)
 
     def _tick(self) -> None:
-        for verdict in self._tracking.tick():
+        for attempt in self._tracking.tick():
             timeout = self._config.message_timeout_secs
             error = BatchTimeoutError(
-                f"no progress within {timeout:g} s{self._position_of(verdict.attempt)}"
+                f"no progress within {timeout:g} s{self._position_of(attempt)}"
             )
-            self._shell.failed(verdict.attempt, cause_line(error), "timeout")
+            self._shell.failed(attempt, cause_line(error), "timeout")
         self._schedule_tick()
 
     def _position_of(self, attempt: TransactionAttempt) -> str:
