@@ -264,13 +264,13 @@ def test_a_backup_older_than_a_quarantine_learns_of_it_from_the_tables(published
         assert first.spouts == {"s": "p5"}
 
 
-@pytest.mark.parametrize("read", ["p2", "p5"])
-def test_a_publication_without_its_start_is_known_for_a_replay_by_its_positions(read):
-    """What reads other metadata than its stream's newest is a replay, of which txid is unknown."""
-    lone = publication(5).model_copy(update={"read": {"s": read, "idle": None}})
+@pytest.mark.parametrize("replay_of", [2, None])
+def test_a_publication_without_its_start_says_itself_what_it_replays(replay_of):
+    """Its log has that as ZooKeeper had it."""
+    lone = publication(5).model_copy(update={"replay_of": replay_of})
     progress = Progress(committed=COMMITTED)
     recovered = reconciled({"a": (15, lone), "b": (24, publication(4))}, progress=progress)
-    assert (0 if read == "p2" else None) == recovered.batches[0].replay_of
+    assert replay_of == recovered.batches[0].replay_of
 
 
 def test_an_open_replay_is_not_where_its_stream_stands():

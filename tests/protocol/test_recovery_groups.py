@@ -10,8 +10,8 @@ from tests.delta.publishing import publish
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Member, Publication
 from txn.operations.history import history
-from txn.protocol.rebuild import rebuild, replayed
-from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.protocol.rebuild import rebuild
+from txn.protocol.records import BatchRecord, CommittedRecord, Progress
 from txn.protocol.recovery import Recovered, reconcile
 
 COMMITTED = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 14, "b": 24})
@@ -123,13 +123,6 @@ def test_members_whose_starts_are_missing_are_starts_themselves():
     assert OPEN[:3] == recovered.batches
 
 
-def test_no_member_of_a_group_is_taken_for_a_replay():
-    """A stream that only an early member has read is no sign of a replay."""
-    early = group(5, 6).model_copy(update={"read": {"s": "p5"}})
-    recovered = reconciled(early, group(4, 4), batches=())
-    assert [None, None] == [batch.replay_of for batch in recovered.batches]
-
-
 # --- txn recover ------------------------------------------------------------------------------
 
 
@@ -182,12 +175,6 @@ def test_rebuilding_refuses_a_group_that_is_too_far_ahead(opaque):
     found = {"a": [(20, group(6, 8))], "b": [(30, group(4, 4))]}
     with pytest.raises(RecoveryRefusedError, match=r"'a' holds txid 8, but 'b' holds txid 4"):
         rebuild("t", {"s"} if opaque else (), found)
-
-
-def test_no_group_replays_what_was_quarantined():
-    """A replay is committed alone, so that a group which reads the same is none."""
-    aside = QuarantineRecord(txid=2, attempt=0, spouts={"s": "p7"}, error="boom")
-    assert {} == replayed([aside], [group(5, 7)], 4)
 
 
 # --- txn history ------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ class Publication(_Counted):
     """The error that caused the txid to be published empty; None for an ordinary one. A group never
     contains such a txid, nor its replay."""
     replay_of: int | None = None
-    """The quarantined txid that it replays; 0: a replay of an unknown txid."""
+    """The quarantined txid that it replays."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
     the last txid, `rows` are those of all, and `digest`, `violations`, `unasked` and `forms`

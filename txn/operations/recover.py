@@ -158,18 +158,15 @@ def write(backend: ProgressBackend, topology: Topology, recovered: RecoveredProg
         quarantine = backend.status(topology.name).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
         publications = tuple(_publications(topology))
-        done = replayed(quarantine, publications, committed.txid)
-        for txid in [txid for txid, by in done.items() if by <= committed.txid]:
-            store.persist_committed(committed, replay_of=txid)
+        for txid, replay in replayed(quarantine, publications).items():
+            if replay <= committed.txid:
+                store.persist_committed(committed, replay_of=txid)
         quarantined_txids = {record.txid for record in quarantine}
         for record in quarantined(publications, committed.txid):
             if record.txid not in quarantined_txids:
                 store.persist_committed(committed, quarantine=record)
         for batch in progress.batches:
-            replay_of = next(
-                (txid for txid, by in done.items() if by == batch.txid), batch.replay_of
-            )
-            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": replay_of}))
+            store.persist_start(batch.model_copy(update={"epoch": epoch}))
     finally:
         store.close()
     return epoch

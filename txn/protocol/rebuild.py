@@ -17,7 +17,6 @@ Pure: a function from the publications read to the progress to write.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
@@ -83,30 +82,20 @@ def _open(
 
 
 def replayed(
-    quarantine: Iterable[QuarantineRecord], publications: Iterable[Publication], committed: int
+    quarantine: Iterable[QuarantineRecord], publications: Iterable[Publication]
 ) -> dict[int, int]:
     """Find the quarantined txids that the tables hold by now: txid -> txid of the replay.
 
     For a ZooKeeper that lags behind the tables and still has its quarantine records: what was
-    replayed meanwhile must not be replayed again. A replay names its txid, and may have read less
-    than the record, or nothing: it has given the txid up. A replay of an earlier release reads
-    exactly what the record names; no other txid does, unless the spout's metadata is the same for
-    all batches. There, a committed txid without rows may itself have been emptied, and replaces no
-    record. No replay is in a group.
+    replayed meanwhile must not be replayed again. A replay may have read less than the record, or
+    nothing: it has given the txid up. One that was emptied itself has replayed nothing.
     """
-    waiting = sorted(quarantine, key=lambda record: record.txid)
-    replays: dict[int, int] = {}
-    for publication in publications:
-        replay_of = publication.replay_of
-        if replay_of in {record.txid for record in waiting} and publication.quarantined is None:
-            replays[replay_of] = publication.last_txid
-            continue
-        if publication.members or (publication.last_txid <= committed and not publication.rows):
-            continue
-        for record in waiting:
-            if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
-                replays[record.txid] = publication.last_txid
-    return replays
+    waiting = {record.txid for record in quarantine}
+    return {
+        publication.replay_of: publication.last_txid
+        for publication in publications
+        if publication.replay_of in waiting and publication.quarantined is None
+    }
 
 
 def quarantined(
@@ -137,11 +126,6 @@ def quarantined(
         for txid, publication in sorted(newest.items())
         if publication.quarantined is not None and txid not in done
     )
-
-
-def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:
-    is_nonempty = any(metadata is not None for metadata in aside.values())
-    return is_nonempty and all(read.get(s) == aside.get(s) for s in {**read, **aside})
 
 
 def _check_distance(

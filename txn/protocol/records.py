@@ -76,9 +76,9 @@ class BatchRecord(Record):
     """Streams that are planned anew for each attempt; their metadata here may be out of date."""
     quarantined: _Words | None = None
     """The error for which this txid is committed empty; None for an ordinary batch."""
-    replay_of: int | None = Field(default=None, ge=0)
+    replay_of: int | None = Field(default=None, ge=1)
     """The quarantined txid whose records this txid reads, without moving any stream's position;
-    None: an ordinary batch; 0: a replay of an unknown txid (after `txn recover`)."""
+    None: an ordinary batch."""
 
     LATER: ClassVar[frozenset[str]] = frozenset({"replay_of"})
     """Fields that nodes of earlier releases may lack; they then have their default."""

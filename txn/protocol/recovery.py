@@ -119,28 +119,12 @@ def reconcile(
     )
 
 
-def _is_replay(publication: Publication) -> bool:
-    """Return whether a publication replays a quarantined txid, judging by itself alone.
-
-    An ordinary txid is the newest that its streams have read; a replay reads records behind their
-    positions. A replay of the newest txid of all its streams looks like an ordinary txid. No replay
-    is in a group. Publications of earlier releases have no field for it.
-    """
-    return not publication.members and any(
-        metadata is not None and publication.spouts.get(stream, metadata) != metadata
-        for stream, metadata in publication.read.items()
-    )
-
-
 def started(publication: Publication, member: Member, opaque: Collection[str] = ()) -> BatchRecord:
     """Return the START of one txid, from a publication that holds it.
 
     Args:
         opaque: the streams to record as opaque; empty for a record that is not written.
     """
-    replay_of = publication.replay_of
-    if replay_of is None and _is_replay(publication):
-        replay_of = 0
     return BatchRecord(
         txid=member.txid,
         attempt=member.attempt_id,
@@ -148,7 +132,7 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
         spouts=member.read,
         opaque=sorted(opaque),
         quarantined=publication.quarantined,
-        replay_of=replay_of,
+        replay_of=publication.replay_of,
     )
 
 
