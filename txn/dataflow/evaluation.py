@@ -263,14 +263,13 @@ class Evaluation:
         if _may_lack(rows, node.on):
             return _make_unknown([rows], empty=rows.empty)
         state = self.lookup(node)
+        node.require_keys(rows.frame)
         if isinstance(state, Unknown):
             # The state does not exist yet, so every value of it is NULL.
-            node.require_keys(rows.frame)
             whole = node.with_nulls(rows.frame)
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
-        node.require_keys(rows.frame)
         stored = state.rows
         if state.of_keys is not None and not rows.empty:
             # Jobs run here; their errors are not those of the query.

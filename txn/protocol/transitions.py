@@ -39,6 +39,9 @@ class Cause(str, Enum):
     PUBLISH = "Publish"
 
 
+_PLANNED_ANEW: Mapping[Phase | None, str] = {
+    Phase.WAITING: "an earlier txid is planned anew: attempt + 1, opaque metadata forgotten"
+}
 TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] = {
     None: {  # the txid is not in the state: not yet, or no longer
         Cause.RECOVERED: {Phase.WAITING: "a run begins, and its START is durable; attempt + 1"},
@@ -63,23 +66,17 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
         Cause.PLAN_REFUSED: {
             Phase.WAITING: "held for good: the run ends once what is before it is committed"
         },
-        Cause.DROPPED: {
-            Phase.WAITING: "an earlier txid is planned anew: attempt + 1, opaque metadata forgotten"
-        },
+        Cause.DROPPED: _PLANNED_ANEW,
     },
     Phase.PROCESSING: {
         Cause.BATCH_PROCESSED: {Phase.PROCESSED: "everything is staged and acked"},
         Cause.BATCH_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
-        Cause.DROPPED: {
-            Phase.WAITING: "an earlier txid is planned anew: attempt + 1, opaque metadata forgotten"
-        },
+        Cause.DROPPED: _PLANNED_ANEW,
     },
     Phase.PROCESSED: {
         Cause.PUBLISH: {Phase.COMMITTING: "it is committed + 1, or goes with that one"},
         Cause.BATCH_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
-        Cause.DROPPED: {
-            Phase.WAITING: "an earlier txid is planned anew: attempt + 1, opaque metadata forgotten"
-        },
+        Cause.DROPPED: _PLANNED_ANEW,
     },
     Phase.COMMITTING: {
         Cause.BATCH_PUBLISHED: {None: "it is committed"},

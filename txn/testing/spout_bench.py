@@ -137,10 +137,6 @@ class SpoutBench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every spout object, and end the bench's threads."""
         for spout in (*self._dead, self.spout):
             self._call_on_planner(spout.close)
         self._planner.shutdown()

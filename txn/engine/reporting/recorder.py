@@ -269,15 +269,14 @@ class Recorder:
         return dict(timeline.at) if timeline else {}
 
     def _in_flight(self, batch: Batch) -> InFlight:
-        timeline = self._timelines.get(batch.attempt)
-        arrivals = tuple(timeline.at.values()) if timeline else ()
+        times = self._times(batch)
         since = self._blocked.get(batch.attempt.txid)
         return InFlight(
             batch.attempt.txid,
             batch.attempt.attempt_id,
-            "queued" if is_queued(batch, self._times(batch)) else batch.phase.value,
+            "queued" if is_queued(batch, times) else batch.phase.value,
             batch.failures,
-            max(arrivals, default=self._clock()),
+            max(times.values(), default=self._clock()),
             blocked=batch.blocked,
             blocked_since=since[1] if since and batch.blocked else None,
             replay_of=batch.replay_of,
