@@ -283,14 +283,14 @@ class RunningTopology:
         fields = {"host", "pid", "started", "epoch"}
         who = None if leader is None else leader.model_dump(include=fields)
         self._standby = Standby(since, who)
-        self._broadcast.send(StandingBy(*self._broadcast.stamp(), who))
+        self._broadcast.report(StandingBy, who)
         log.info("[%s] standing by, waiting for %s", self._name, self._standby)
 
     def _check_leadership(self, pipeline: Pipeline) -> None:
         """Check the leadership: commits wait meanwhile, and a successor ends the run."""
         if not self._in_doubt:
             self._in_doubt = True
-            self._broadcast.send(LeadershipInDoubt(*self._broadcast.stamp()))
+            self._broadcast.report(LeadershipInDoubt)
         try:
             self._store.assert_leading()
         except FencedError as error:
@@ -299,7 +299,7 @@ class RunningTopology:
             log.warning("[%s] %s", self._name, error)
         else:
             self._in_doubt = False
-            self._broadcast.send(LeadershipConfirmed(*self._broadcast.stamp()))
+            self._broadcast.report(LeadershipConfirmed)
 
     # --- the thread, and waiting for it ------------------------------------------------------
 
@@ -315,8 +315,7 @@ class RunningTopology:
                     self._pipeline.run()
         except FencedError as error:
             self._error = self._name_successor(error)
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(LeadershipLost(*stamp, first_line(self._error)))
+            self._broadcast.report(LeadershipLost, first_line(self._error))
         except BaseException as error:  # noqa: BLE001 - raised by await_termination
             self._error = error
         if self._pipeline is not None:
@@ -345,10 +344,8 @@ class RunningTopology:
             self._left_behind.extend(self._stragglers)
 
     def _tell_begin(self) -> None:
-        definition = self._definition
-        places = places_of(self._name, definition.sources)
-        stamp = self._broadcast.stamp()
-        self._broadcast.send(_began(stamp, definition, self._until, places, self._is_standby))
+        places = places_of(self._name, self._definition.sources)
+        _report_begin(self._broadcast, self._definition, self._until, places, self._is_standby)
 
     def _tell_end(self, error: BaseException | None) -> None:
         """Send the last event; problems of observers go to the report, too."""
@@ -447,20 +444,20 @@ def tell_refused(
     """
     broadcast = Broadcast(definition.name, time.time, observers)
     broadcast.open()
-    broadcast.send(_began(broadcast.stamp(), definition, until, {}, standby))
+    _report_begin(broadcast, definition, until, {}, standby)
     why, number = first_line(error), getattr(error, "number", None)
     broadcast.close(RunEnded(*broadcast.stamp(), "error", why, number, 0, 0.0))
 
 
-def _began(
-    stamp: tuple[float, str, int],
+def _report_begin(
+    broadcast: Broadcast,
     definition: Definition,
     until: Until,
     places: Mapping[str, tuple[str, ...]],
     standby: bool,
-) -> RunBegan:
+) -> None:
     tables = tuple(sink.name for sink in definition.sinks)
-    return RunBegan(*stamp, str(until), definition.streams, tables, standby, places)
+    broadcast.report(RunBegan, str(until), definition.streams, tables, standby, places)
 
 
 def _lag(lag: Lag) -> str:

@@ -121,7 +121,7 @@ class Start:
         epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
-        self.broadcast.send(LeadershipWon(*self.broadcast.stamp()))
+        self.broadcast.report(LeadershipWon)
         progress, misfit = self._check_durable(equipment, epoch, tried)
         recovered, publications = self._recover(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
@@ -129,8 +129,7 @@ class Start:
         self._report_changes(progress.program, recovered)
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
         aside = sorted(recovered.quarantined(progress.quarantined))
-        stamp = self.broadcast.stamp()
-        self.broadcast.send(RunStarted(*stamp, committed, tuple(started), tuple(aside)))
+        self.broadcast.report(RunStarted, committed, tuple(started), tuple(aside))
         pipeline.news.rolled_forward(progress.committed.txid, recovered, publications)
         return pipeline
 

@@ -91,11 +91,10 @@ class AttemptFailures:
         batch = self._live_batch(attempt)
         if batch is None or self._turns.group_failed(attempt, error):
             return
-        stamp = self._broadcast.stamp()
         if blocked:
-            self._broadcast.send(AttemptBlocked(*stamp, attempt, error, batch.waits))
+            self._broadcast.report(AttemptBlocked, attempt, error, batch.waits)
         else:
-            self._broadcast.send(AttemptFailed(*stamp, attempt, cause, error, batch.phase.value))
+            self._broadcast.report(AttemptFailed, attempt, cause, error, batch.phase.value)
         if batch.phase is Phase.PLANNING:
             self._shell.post(PlanFailed(attempt, error, blocked))
         else:
@@ -136,10 +135,8 @@ class AttemptFailures:
                 extra=fields_of(attempt),
             )
             return
-        stamp, phase = self._broadcast.stamp(), batch.phase.value
-        self._broadcast.send(
-            AttemptFailed(*stamp, attempt, "error", cause_line(error), phase, ends_run=True)
-        )
+        line, phase = cause_line(error), batch.phase.value
+        self._broadcast.report(AttemptFailed, attempt, "error", line, phase, ends_run=True)
         if not isinstance(error, TxnError) or isinstance(error, TransformError):
             error = stopped(self._topology, batch, error)
         if batch.phase is not Phase.PLANNING or isinstance(error, _ENDS_AT_ONCE):

@@ -136,8 +136,7 @@ class CommitTurns:
         self._tracking.drop(turn.attempts[0])
         if not turn.ended:
             self._threads.clean(lambda: self._stations.cancel(turn.tag))
-        stamp = self._broadcast.stamp()
-        self._broadcast.send(GroupDissolved(*stamp, turn.attempts, error))
+        self._broadcast.report(GroupDissolved, turn.attempts, error)
         self._shell.post(GroupFailed(turn.attempts, error, published))
 
 

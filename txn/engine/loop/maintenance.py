@@ -123,8 +123,7 @@ class Maintenance:
             reached("maintenance-staged", newest)
             self._publish(publish)
             reached("after-maintenance", newest)
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(MaintenanceDone(*stamp, table, "compaction", began))
+            self._broadcast.report(MaintenanceDone, table, "compaction", began)
         except FencedError as error:
             self._shell.halt(error)
         except CancelledError:
@@ -133,8 +132,7 @@ class Maintenance:
             if self._stopping.is_set():
                 return
             kind, text = (table, type(error).__name__), cause_line(error)
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(MaintenanceDone(*stamp, table, "compaction", began, error=text))
+            self._broadcast.report(MaintenanceDone, table, "compaction", began, error=text)
             if kind not in self._reported:
                 self._reported.add(kind)
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)

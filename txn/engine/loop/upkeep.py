@@ -143,21 +143,19 @@ class Upkeep:
     def _report(self, child: _Child) -> None:
         result = _read_result(child)
         about = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
-        kind, stamp = (child.operation, child.table), self._broadcast.stamp()
-        done = partial(MaintenanceDone, *stamp, child.table, child.operation, child.began)
+        kind, began = (child.operation, child.table), child.began
+        report = partial(
+            self._broadcast.report, MaintenanceDone, child.table, child.operation, began
+        )
         if error := result.get("error"):
-            self._broadcast.send(done(error=error))
+            report(error=error)
             if kind not in self._reported:
                 self._reported.add(kind)
                 log.warning("%s: %s", about, error)
         elif result["chosen_files"]:
             what = f"{result['chosen_files']} files ({size(result['chosen_bytes'])})"
             became = result["written_files"]
-            self._broadcast.send(
-                done(
-                    files=result["chosen_files"], bytes=result["chosen_bytes"], written_files=became
-                )
-            )
+            report(files=result["chosen_files"], bytes=result["chosen_bytes"], written_files=became)
             outcome = "deleted" if became is None else f"became {became}"
             log.info("%s: %s %s", about, what, outcome)
 

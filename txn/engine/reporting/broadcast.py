@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Concatenate, ParamSpec
 
 from txn.attempts import TransactionAttempt
 from txn.engine.base.threads import Straggler
@@ -31,6 +32,8 @@ from txn.requests import Request, listen
 from txn.spark.causes import cause_line
 
 __all__ = ["Broadcast", "StationSpan"]
+
+P = ParamSpec("P")
 
 log = logging.getLogger("txn")
 
@@ -84,6 +87,16 @@ class Broadcast:
             for outlet in overflowing:
                 outlet.warn()
 
+    def report(
+        self,
+        event: Callable[Concatenate[float, str, int, P], RunEvent],
+        *fields: P.args,
+        **more: P.kwargs,
+    ) -> None:
+        """Send an event that happens now, from its own fields."""
+        at, topology, epoch = self.stamp()
+        self.send(event(at, topology, epoch, *fields, **more))
+
     def span(
         self,
         station: Station,
@@ -128,10 +141,8 @@ class Broadcast:
         # Requests of observers are not reported: each report would make them ask again.
         if work is None or work.topology != self._topology or work is self._observing:
             return
-        self.send(
-            RequestEnded(
-                *self.stamp(), request.service, request.operation, request.seconds, request.error
-            )
+        self.report(
+            RequestEnded, request.service, request.operation, request.seconds, request.error
         )
 
 
@@ -170,10 +181,7 @@ class StationSpan:
         self._context.__exit__(None, None, None)
         if self.is_sent:
             why = None if error is None else _describe(error)
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(
-                StationEnded(*stamp, *self._about, self.began, *self._more, error=why)
-            )
+            self._broadcast.report(StationEnded, *self._about, self.began, *self._more, error=why)
 
 
 def _describe(error: BaseException) -> str:

@@ -205,8 +205,7 @@ class Recorder:
         new = None if state.ended else bound(state)
         if new != self._bound:
             held = max(0.0, now - self._held_since)
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(BoundChanged(*stamp, new or "ended", self._bound, held))
+            self._broadcast.report(BoundChanged, new or "ended", self._bound, held)
             self._held_since = now
         self._bound, self._bound_since = new, now
         self._watch_room(state, now)
@@ -217,12 +216,11 @@ class Recorder:
         is_full = len(state.batches) >= state.max_spout_pending and not state.ended
         if is_full and self._full_since is None:
             self._full_since = now
-            stamp = self._broadcast.stamp()
-            self._broadcast.send(BackPressureBegan(*stamp, len(state.batches)))
+            self._broadcast.report(BackPressureBegan, len(state.batches))
         elif not is_full and self._full_since is not None:
             seconds = max(0.0, now - self._full_since)
             self._full_since = None
-            self._broadcast.send(BackPressureEnded(*self._broadcast.stamp(), seconds))
+            self._broadcast.report(BackPressureEnded, seconds)
 
     def _watch_blocked(self, state: CoordinatorState, now: float) -> None:
         """Track the batches that wait for a source or storage, and those that no longer do."""
@@ -231,7 +229,7 @@ class Recorder:
             if txid not in blocked:
                 del self._blocked[txid]
                 seconds = max(0.0, now - since)
-                self._broadcast.send(BatchUnblocked(*self._broadcast.stamp(), attempt, seconds))
+                self._broadcast.report(BatchUnblocked, attempt, seconds)
         for txid, attempt in blocked.items():
             self._blocked[txid] = attempt, self._blocked.get(txid, (attempt, now))[1]
 

@@ -217,19 +217,17 @@ class Committing:
 
     def _report(self, turn: CommitTurn, table: str, done: Published) -> None:
         unknown = any(file.rows < 0 for file in done.files)
-        self._broadcast.send(
-            TablePublished(
-                *self._broadcast.stamp(),
-                turn.attempts,
-                table,
-                done.version,
-                rows=None if unknown else sum(file.rows for file in done.files),
-                bytes=sum(file.size for file in done.files),
-                files=len(done.files),
-                skipped=done.skipped,
-                table_files=done.table_files,
-                table_bytes=done.table_bytes,
-            )
+        self._broadcast.report(
+            TablePublished,
+            turn.attempts,
+            table,
+            done.version,
+            rows=None if unknown else sum(file.rows for file in done.files),
+            bytes=sum(file.size for file in done.files),
+            files=len(done.files),
+            skipped=done.skipped,
+            table_files=done.table_files,
+            table_bytes=done.table_bytes,
         )
 
     def close(self) -> None:

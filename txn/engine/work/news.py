@@ -55,44 +55,38 @@ class News:
         with self._sending:
             lags, planned, notices = facts.lags, facts.planned, facts.notices
             streams = {stream: (lag, planned.get(stream)) for stream, lag in lags.items()}
-            stamp = self._broadcast.stamp()
             for stream in {**self._lags, **streams}:
                 if (lag := streams.get(stream, (None, None))) != self._lags.get(
                     stream, (None, None)
                 ):
-                    self._broadcast.send(LagChanged(*stamp, stream, *lag))
+                    self._broadcast.report(LagChanged, stream, *lag)
             for stream in {**self._notices, **notices}:
                 if (lines := notices.get(stream, ())) != self._notices.get(stream, ()):
-                    self._broadcast.send(NoticesChanged(*stamp, stream, lines))
+                    self._broadcast.report(NoticesChanged, stream, lines)
             self._lags, self._notices = streams, notices
 
     def started(self, order: PersistStart, batch: Batch, planned_at: float) -> None:
         """Report that START is durable."""
-        stamp = self._broadcast.stamp()
+        _, topology, _ = self._broadcast.stamp()
         attempt = order.attempt
-        log.info("[%s %s] started", stamp[1], attempt, extra=fields_of(attempt))
-        self._broadcast.send(
-            AttemptBegan(
-                *stamp,
-                attempt,
-                planned_at,
-                order.metadata,
-                batch.failures,
-                order.replay_of,
-                order.quarantined,
-            )
+        log.info("[%s %s] started", topology, attempt, extra=fields_of(attempt))
+        self._broadcast.report(
+            AttemptBegan,
+            attempt,
+            planned_at,
+            order.metadata,
+            batch.failures,
+            order.replay_of,
+            order.quarantined,
         )
 
     def replayed(self, order: ScheduleRetry, after: float) -> None:
         """Report that a txid is replayed, or checks its source again, after so many seconds."""
-        stamp = self._broadcast.stamp()
-        self._broadcast.send(
-            ReplayScheduled(*stamp, order.attempt, order.failures, after, order.blocked)
-        )
+        self._broadcast.report(ReplayScheduled, order.attempt, order.failures, after, order.blocked)
 
     def cancelled(self, attempt: TransactionAttempt) -> None:
         """Report that an attempt is dead."""
-        self._broadcast.send(AttemptCancelled(*self._broadcast.stamp(), attempt))
+        self._broadcast.report(AttemptCancelled, attempt)
 
     def committed(self, order: PersistCommitted, live: LiveAttempt) -> None:
         """Report that COMMITTED is durable, for one of the attempts of the turn."""
