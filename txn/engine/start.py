@@ -178,7 +178,7 @@ class Start:
                 self.definition.name,
                 error,
             )
-            equipment.close_spouts()
+            equipment.spouts.close()
             fresh = Progress(committed=progress.committed)
             self._open_spouts(equipment, fresh)
             return fresh, error
@@ -224,7 +224,7 @@ class Start:
 
     def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
-            return equipment.fence_tables()
+            return equipment.tables.fence()
         except FencedError as error:
             # Either a newer leader was a moment faster, and then this raises, or the store has no
             # epoch as new as the tables'.

@@ -104,7 +104,7 @@ class SpoutContract(SpoutSource):
         """Through failures, crashes and lost partitions the spout keeps its kind's promise."""
         self.make_source(tmp_path)
         claimed = self.make_spout(tmp_path).kind
-        reason = _broken_promise(self._another, spark, tmp_path, claimed, self.seeds)
+        reason = _broken_promise(type(self), spark, tmp_path, claimed, self.seeds)
         if reason is not None:
             raise ContractError(f"It claims to be {claimed.value}, but is not. {reason}")
 
@@ -125,9 +125,6 @@ class SpoutContract(SpoutSource):
             bench.commit_all()
             if bench.kind is not SpoutKind.NON_TRANSACTIONAL:
                 bench.check_every_record_once()
-
-    def _another(self) -> SpoutSource:
-        return type(self)()
 
 
 @dataclass(frozen=True)

@@ -56,13 +56,13 @@ class Equipment:
         self._columns = StreamColumns(remember)
         self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
         self.jobs = Jobs(spark, name)
-        self._spouts = Spouts(name, sources, self.jobs.enter_thread)
+        self.spouts = Spouts(name, sources, self.jobs.enter_thread)
         self.tables = Tables(own, sinks)
         self._stager = Stager(own, self.tables, verify_rows=verify_rows)
         self._emissions = Emissions(
             spark,
             own,
-            self._spouts,
+            self.spouts,
             sinks,
             Lookups(spark, self.tables, self._stager),
             self._columns,
@@ -70,7 +70,7 @@ class Equipment:
         )
         self._committing = Committing(
             self.jobs,
-            self._spouts,
+            self.spouts,
             self._emissions,
             self._stager,
             self.tables,
@@ -79,8 +79,9 @@ class Equipment:
         )
         self.stations = Stations(
             self.jobs,
-            self._spouts,
+            self.spouts,
             self.tables,
+            self._emissions,
             Processing(self.jobs, self._emissions, self._stager, self.tables, broadcast),
             self._committing,
             broadcast,
@@ -89,13 +90,9 @@ class Equipment:
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
         self.jobs.enter_thread()
-        declared = {source.name for source in self._spouts.sources}
+        declared = {source.name for source in self.spouts.sources}
         self._columns.recall({name: schema for name, schema in columns.items() if name in declared})
-        self._spouts.open(self._spark, newest, self._keeper, self._columns)
-
-    def close_spouts(self) -> None:
-        """Close every spout; they may be opened again."""
-        self._spouts.close()
+        self.spouts.open(self._spark, newest, self._keeper, self._columns)
 
     def attach_tables(self, context: CommitterContext) -> Newest:
         """The newest publication of every table that exists; creates nothing."""
@@ -120,14 +117,10 @@ class Equipment:
         self._stager.check_and_open(self._emissions.nothing())
         self._keeper.mend()
 
-    def fence_tables(self) -> Newest:
-        """Shut older leaders out of every table, then read the newest publication of each."""
-        return self.tables.fence()
-
     def close(self) -> None:
         """Close committers and spouts, each even if others raise."""
         self._committing.close()
         with suppress(Exception):
             self._emissions.release_all()
         self.tables.close()
-        self._spouts.close()
+        self.spouts.close()

@@ -53,7 +53,7 @@ from txn.engine.reporting.recorder import Recorder
 from txn.engine.reporting.report import RunReport, RunStatus
 from txn.engine.work.news import News
 from txn.errors import ProgressUnavailableError, SourceChangedError, SourceUnavailableError
-from txn.observers import FailureCause
+from txn.observers import AttemptCancelled, FailureCause, ReplayScheduled
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
@@ -447,11 +447,12 @@ class Pipeline(Shell):
         backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(order.failures - 1, 16)
         least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if order.blocked else (0, MAX_BACKOFF_SECS)
         wait = max(least, min(backoff, most))
-        self.news.replayed(order, wait)
+        failures, blocked = order.failures, order.blocked
+        self._broadcast.report(ReplayScheduled, order.attempt, failures, wait, blocked)
         self.after(wait, RetryDue(order.attempt))
 
     def _cancel(self, order: Cancel) -> None:
-        self.news.cancelled(order.attempt)
+        self._broadcast.report(AttemptCancelled, order.attempt)
         self._tracking.drop(order.attempt)
         self._live.cancel(order.attempt)
         self._phases.dispatch()

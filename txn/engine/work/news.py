@@ -15,19 +15,16 @@ from txn.interfaces.publication import merged_violations
 from txn.logs import fields_of
 from txn.observers import (
     AttemptBegan,
-    AttemptCancelled,
     BadRows,
     BatchCommitted,
     LagChanged,
     NoticesChanged,
     Quarantined,
-    ReplayScheduled,
 )
 from txn.protocol.events import (
     Batch,
     PersistCommitted,
     PersistStart,
-    ScheduleRetry,
 )
 from txn.protocol.recovery import Newest, Recovered
 
@@ -79,14 +76,6 @@ class News:
             order.replay_of,
             order.quarantined,
         )
-
-    def replayed(self, order: ScheduleRetry, after: float) -> None:
-        """Report that a txid is replayed, or checks its source again, after so many seconds."""
-        self._broadcast.report(ReplayScheduled, order.attempt, order.failures, after, order.blocked)
-
-    def cancelled(self, attempt: TransactionAttempt) -> None:
-        """Report that an attempt is dead."""
-        self._broadcast.report(AttemptCancelled, attempt)
 
     def committed(self, order: PersistCommitted, live: LiveAttempt) -> None:
         """Report that COMMITTED is durable, for one of the attempts of the turn."""

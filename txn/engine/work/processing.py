@@ -70,15 +70,6 @@ class Processing:
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
                 outcomes.failed(live, self._emissions.explain(live.attempt, live.reads, error))
 
-    @property
-    def undecided(self) -> list[frozenset[str]]:
-        """For each stream and table without columns so far, the streams that will decide them."""
-        return [*self._emissions.undecided, *self._tables.undecided]
-
-    def release(self, attempt: TransactionAttempt) -> None:
-        """Let go of an attempt's rows."""
-        self._emissions.release(attempt)
-
     def discard(self, attempt: TransactionAttempt) -> None:
         """Let go of a dead attempt's rows, and delete its staged files."""
         self._emissions.release(attempt)

@@ -16,6 +16,7 @@ from txn.engine.base.killpoints import reached
 from txn.engine.base.shell import Shell
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.commit import Committing, CommitTurn
+from txn.engine.work.emission import Emissions
 from txn.engine.work.jobs import Jobs
 from txn.engine.work.processing import Outcomes, Processing
 from txn.engine.work.spout_facts import SpoutFacts
@@ -35,6 +36,7 @@ class Stations:
         jobs: Jobs,
         spouts: Spouts,
         tables: Tables,
+        emissions: Emissions,
         processing: Processing,
         committing: Committing,
         broadcast: Broadcast,
@@ -42,6 +44,7 @@ class Stations:
         self._jobs = jobs
         self._spouts = spouts
         self._tables = tables
+        self._emissions = emissions
         self._processing = processing
         self._committing = committing
         self._broadcast = broadcast
@@ -108,7 +111,7 @@ class Stations:
     @property
     def undecided(self) -> list[frozenset[str]]:
         """For each stream and table without columns so far, the streams that will decide them."""
-        return self._processing.undecided
+        return [*self._emissions.undecided, *self._tables.undecided]
 
     @property
     def facts(self) -> SpoutFacts:
@@ -139,4 +142,4 @@ class Stations:
 
     def release(self, attempt: TransactionAttempt) -> None:
         """Let go of an attempt's rows: its commit turn is over."""
-        self._processing.release(attempt)
+        self._emissions.release(attempt)
