@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "describe",
     "duration",
+    "first_items",
     "first_line",
     "first_said",
     "is_installed",
@@ -157,7 +158,7 @@ def describe(metadata: Any) -> str:
     if isinstance(metadata, Mapping):
         named = next((names for value in metadata.values() if (names := _file_names(value))), None)
         if named is not None:
-            return printable(_first_items(named))
+            return printable(first_items(named))
     return printable(_shortened(read_of(metadata)))
 
 
@@ -183,17 +184,16 @@ def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
         return "..."
     if isinstance(value, Mapping):
         return (
-            "{"
-            + _first_items([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()])
-            + "}"
+            "{" + first_items([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
         )
     if isinstance(value, list | tuple):
-        return "[" + _first_items([_shortened(item, levels - 1) for item in value]) + "]"
+        return "[" + first_items([_shortened(item, levels - 1) for item in value]) + "]"
     if isinstance(value, str):
         return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
     return json.dumps(value)
 
 
-def _first_items(items: list[str]) -> str:
-    rest = len(items) - _SHOWN_ITEMS
-    return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")
+def first_items(items: Sequence[str], most: int = _SHOWN_ITEMS) -> str:
+    """The first items in one line, and the number of others."""
+    rest = len(items) - most
+    return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")

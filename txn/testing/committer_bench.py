@@ -34,6 +34,7 @@ from txn.interfaces.committer_capabilities import (
 )
 from txn.testing.capability_check import capabilities
 from txn.testing.spout_bench import ContractError
+from txn.text import first_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -590,8 +591,7 @@ class CommitterBench:
 
 
 def _listed(rows: Counter[Row]) -> str:
-    shown = sorted(map(repr, rows.elements()))
-    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
+    return first_items(sorted(map(repr, rows.elements())), 10)
 
 
 def _named(publication: Publication | None) -> str:

@@ -21,7 +21,7 @@ from txn.protocol.events import Metadata
 from txn.spark.origins import noted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
-from txn.text import placed
+from txn.text import first_items, placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,9 @@ class Emissions:
             idle=self._no_rows,
             assumed=self._columns.assumed,
             rules=self._rules,
-            positions={s: _position(p) for s, p in parts.items() if list(p) != ["batch"]},
+            positions={
+                s: first_items(p, _SHOWN_PARTS) for s, p in parts.items() if list(p) != ["batch"]
+            },
         )
         emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
@@ -167,9 +169,3 @@ class Emissions:
         """Let go of everything."""
         for attempt in list(self._alive):
             self.release(attempt)
-
-
-def _position(parts: Sequence[str]) -> str:
-    """Describe a batch's parts of a source: the first ones, and the number of others."""
-    more = len(parts) - _SHOWN_PARTS
-    return ", ".join(parts[:_SHOWN_PARTS]) + (f" and {more} more" if more > 0 else "")
