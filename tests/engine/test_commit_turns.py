@@ -87,7 +87,7 @@ class Kit:
             Broadcast("t", lambda: 0.0),
             self.threads,
             doubles,
-            ids=ids.__next__,
+            ids.__next__,
         )
 
     def publishes(self, turn: CommitTurn) -> CommitResult:

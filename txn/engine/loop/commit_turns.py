@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from txn.attempts import TransactionAttempt
 from txn.engine.base.attempt import CommitResult
@@ -32,28 +33,18 @@ __all__ = ["CommitTurns"]
 log = logging.getLogger("txn")
 
 
+@dataclass(eq=False, repr=False)
 class CommitTurns:
     """The shell's part of commit turns. Owned by the protocol's thread."""
 
-    def __init__(
-        self,
-        stations: Stations,
-        live: LiveAttempts,
-        tracking: Tracking,
-        broadcast: Broadcast,
-        threads: Threads,
-        shell: Shell,
-        *,
-        ids: Callable[[], int],
-    ) -> None:
-        self._stations = stations
-        self._live = live
-        self._tracking = tracking
-        self._broadcast = broadcast
-        self._threads = threads
-        self._shell = shell
-        self._ids = ids
-        self._turn: CommitTurn | None = None
+    _stations: Stations
+    _live: LiveAttempts
+    _tracking: Tracking
+    _broadcast: Broadcast
+    _threads: Threads
+    _shell: Shell
+    _ids: Callable[[], int]
+    _turn: CommitTurn | None = None
 
     def make(self, order: Publish) -> CommitTurn:
         """Make the turn that is ordered; it begins next."""

@@ -160,7 +160,7 @@ class Pipeline(Shell):
             monotonic,
         )
         self._phases = ProcessingPhases(stations, live, queue, tracking, threads, self, broadcast)
-        self._turns = CommitTurns(stations, live, tracking, broadcast, threads, self, ids=ids)
+        self._turns = CommitTurns(stations, live, tracking, broadcast, threads, self, ids)
         upkeep = Upkeep(name, equipment.tables.all, config, broadcast, monotonic)
         tag = f"{self._tag}-maintenance"
         self._maintenance = Maintenance(

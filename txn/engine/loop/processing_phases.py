@@ -7,6 +7,7 @@ on other threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from txn.engine.base.attempt import LiveAttempt, Staging
@@ -92,27 +93,18 @@ class ProcessingQueue:
                 yield group
 
 
+@dataclass(eq=False, repr=False)
 class ProcessingPhases:
     """The shell's part of processing phases: begins them and takes their outcomes."""
 
-    def __init__(
-        self,
-        stations: Stations,
-        live: LiveAttempts,
-        queue: ProcessingQueue,
-        tracking: Tracking,
-        threads: Threads,
-        shell: Shell,
-        broadcast: Broadcast,
-    ) -> None:
-        self._stations = stations
-        self._live = live
-        self._queue = queue
-        self._tracking = tracking
-        self._threads = threads
-        self._shell = shell
-        self._broadcast = broadcast
-        self._once_idle: Callable[[], None] | None = None
+    _stations: Stations
+    _live: LiveAttempts
+    _queue: ProcessingQueue
+    _tracking: Tracking
+    _threads: Threads
+    _shell: Shell
+    _broadcast: Broadcast
+    _once_idle: Callable[[], None] | None = None
 
     @property
     def are_idle(self) -> bool:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from txn.attempts import TransactionAttempt
@@ -44,22 +45,15 @@ class Outcomes(Protocol):
         """The attempt failed; this is the last report of it."""
 
 
+@dataclass(eq=False, repr=False)
 class Processing:
     """Runs the processing phase of groups of attempts; see the module."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        emissions: Emissions,
-        stager: Stager,
-        tables: Tables,
-        broadcast: Broadcast,
-    ) -> None:
-        self._jobs = jobs
-        self._broadcast = broadcast
-        self._emissions = emissions
-        self._stager = stager
-        self._tables = tables
+    _jobs: Jobs
+    _emissions: Emissions
+    _stager: Stager
+    _tables: Tables
+    _broadcast: Broadcast
 
     def run(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
         """Process a group; report every outcome, raise none."""

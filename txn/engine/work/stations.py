@@ -8,6 +8,7 @@ errors. Between them stand the two writes to ZooKeeper: START before `process`, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from txn.attempts import TransactionAttempt
@@ -28,26 +29,17 @@ from txn.protocol.events import Metadata, Plan
 __all__ = ["Stations"]
 
 
+@dataclass(eq=False, repr=False)
 class Stations:
     """The work on a batch: one method per station, then questions and the ends of attempts."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        spouts: Spouts,
-        tables: Tables,
-        emissions: Emissions,
-        processing: Processing,
-        committing: Committing,
-        broadcast: Broadcast,
-    ) -> None:
-        self._jobs = jobs
-        self._spouts = spouts
-        self._tables = tables
-        self._emissions = emissions
-        self._processing = processing
-        self._committing = committing
-        self._broadcast = broadcast
+    _jobs: Jobs
+    _spouts: Spouts
+    _tables: Tables
+    _emissions: Emissions
+    _processing: Processing
+    _committing: Committing
+    _broadcast: Broadcast
 
     # --- the stations ------------------------------------------------------------------------
 
