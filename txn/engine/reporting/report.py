@@ -105,9 +105,6 @@ class Totals:
         return ", ".join(words for words, number in counts.items() if number)
 
 
-NOTHING = Totals()
-
-
 @dataclass(frozen=True)
 class BatchReport:
     """One committed txid."""
@@ -377,7 +374,7 @@ class RunStatus:
     """Its bottleneck at this moment; see `txn.engine.reporting.bottleneck`."""
     waits: tuple[str, ...] = ()
     """The waits of its stages for each other, a sentence each."""
-    totals: Totals = NOTHING
+    totals: Totals = Totals()
     """The numbers of the txids that this run has committed so far."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
     """stream -> the uncommitted part of its source: the lag beyond the newest plan (`ReportsLag`),
