@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -143,19 +142,23 @@ class Upkeep:
     def _report(self, child: _Child) -> None:
         result = _read_result(child)
         about = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
-        kind, began = (child.operation, child.table), child.began
-        report = partial(
-            self._broadcast.report, MaintenanceDone, child.table, child.operation, began
-        )
+        kind, report = (child.operation, child.table), self._broadcast.report
+        done = child.table, child.operation, child.began
         if error := result.get("error"):
-            report(error=error)
+            report(MaintenanceDone, *done, error=error)
             if kind not in self._reported:
                 self._reported.add(kind)
                 log.warning("%s: %s", about, error)
         elif result["chosen_files"]:
             what = f"{result['chosen_files']} files ({size(result['chosen_bytes'])})"
             became = result["written_files"]
-            report(files=result["chosen_files"], bytes=result["chosen_bytes"], written_files=became)
+            report(
+                MaintenanceDone,
+                *done,
+                files=result["chosen_files"],
+                bytes=result["chosen_bytes"],
+                written_files=became,
+            )
             outcome = "deleted" if became is None else f"became {became}"
             log.info("%s: %s %s", about, what, outcome)
 
