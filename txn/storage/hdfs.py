@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txn.errors import TopologyError
 from txn.storage.addresses import Address
 from txn.storage.asking import if_there, in_parallel
-from txn.storage.store import Entry, Store, TooLargeError
+from txn.storage.store import Entry, FileStore
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -29,7 +29,7 @@ _SHORT = {
 """By default the client retries for three minutes; `txn.storage.retrying` does so visibly."""
 
 
-class HdfsStore(Store):
+class HdfsStore(FileStore):
     """Files below a folder of HDFS; the client is made at the first call.
 
     Args:
@@ -44,36 +44,13 @@ class HdfsStore(Store):
         self._lock = threading.Lock()
         self._made: Client | None = None
 
-    def get(self, path: str, limit: int | None = None) -> bytes | None:
-        """See `Store`."""
-
-        def whole() -> bytes:
+    def _read(self, path: str, span: Callable[[int], tuple[int, int]]) -> bytes | None:
+        def read() -> bytes:
             with self._client.read(self._place(path)) as file:
-                size = len(file)
-                if limit is not None and size > limit:
-                    raise TooLargeError(f"'{path}' has {size:,} bytes")
-                return bytes(file.read_range(0, size))
+                start, end = span(len(file))
+                return bytes(file.read_range(start, end - start))
 
-        return if_there(whole)
-
-    def beginning(self, path: str, length: int) -> bytes | None:
-        """See `Store`."""
-
-        def start() -> bytes:
-            with self._client.read(self._place(path)) as file:
-                return bytes(file.read_range(0, min(length, len(file))))
-
-        return if_there(start)
-
-    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        """See `Store`."""
-
-        def end() -> bytes:
-            with self._client.read(self._place(path)) as file:
-                start = max(0, len(file) - length)
-                return bytes(file.read_range(start, len(file) - start))
-
-        return if_there(end)
+        return if_there(read)
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""

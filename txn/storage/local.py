@@ -10,10 +10,10 @@ import shutil
 import stat
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from txn.storage.store import Entry, Store, TooLargeError
+from txn.storage.store import Entry, FileStore
 
 __all__ = ["LocalStore"]
 
@@ -24,7 +24,7 @@ _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _RENAME_EXCL = 4
 
 
-class LocalStore(Store):
+class LocalStore(FileStore):
     """Files below a local folder, which need not exist.
 
     Symbolic links are followed for reading and listing, and deleted as links.
@@ -37,28 +37,19 @@ class LocalStore(Store):
         self.root = root
         self._below = f"{root.rstrip('/')}/"
 
-    def get(self, path: str, limit: int | None = None) -> bytes | None:
-        """See `Store`."""
-        with _open_to_read(self._place(path)) as file:
-            if file is None:
-                return None
-            size = os.fstat(file).st_size
-            if limit is not None and size > limit:
-                raise TooLargeError(f"'{path}' has {size:,} bytes")
-            return _read(file, size, 0)
-
-    def beginning(self, path: str, length: int) -> bytes | None:
-        """See `Store`."""
-        with _open_to_read(self._place(path)) as file:
-            return None if file is None else _read(file, length, 0)
-
-    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        """See `Store`."""
-        with _open_to_read(self._place(path)) as file:
-            if file is None:
-                return None
-            start = max(0, os.fstat(file).st_size - length)
-            return _read(file, length, start)
+    def _read(self, path: str, span: Callable[[int], tuple[int, int]]) -> bytes | None:
+        try:
+            file = os.open(self._place(path), os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            start, end = span(os.fstat(file).st_size)
+            data = os.pread(file, end - start, start)
+            while more := os.pread(file, end - start - len(data), start + len(data)):
+                data += more  # the system reads at most 2 GiB at once
+        finally:
+            os.close(file)
+        return data
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
@@ -148,28 +139,6 @@ class LocalStore(Store):
         except FileNotFoundError:
             return [], []
         return folders, entries
-
-
-@contextlib.contextmanager
-def _open_to_read(place: str) -> Iterator[int | None]:
-    """Open a file and yield its descriptor; None if it does not exist."""
-    try:
-        file = os.open(place, os.O_RDONLY)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _read(file: int, length: int, start: int) -> bytes:
-    """Read `length` bytes from `start`; fewer if the file ends before."""
-    data = os.pread(file, length, start)
-    while len(data) < length and (more := os.pread(file, length - len(data), start + len(data))):
-        data += more
-    return data
 
 
 def _entry(path: str, status: os.stat_result) -> Entry:

@@ -8,10 +8,10 @@ errors are momentary, and retries what may be repeated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Entry", "Store", "TooLargeError"]
+__all__ = ["Entry", "FileStore", "Store", "TooLargeError"]
 
 
 class TooLargeError(Exception):
@@ -113,3 +113,29 @@ class Store(ABC):
     def delete_folder(self, folder: str) -> None:
         """Delete all files below a folder; nothing happens if it does not exist."""
         self.delete(entry.path for entry in self.walk(folder))
+
+
+class FileStore(Store):
+    """A store whose files are opened, and then have a size: a disk, or HDFS."""
+
+    def get(self, path: str, limit: int | None = None) -> bytes | None:
+        """See `Store`."""
+
+        def whole(size: int) -> tuple[int, int]:
+            if limit is not None and size > limit:
+                raise TooLargeError(f"'{path}' has {size:,} bytes")
+            return 0, size
+
+        return self._read(path, whole)
+
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """See `Store`."""
+        return self._read(path, lambda size: (0, min(length, size)))
+
+    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
+        """See `Store`."""
+        return self._read(path, lambda size: (max(0, size - length), size))
+
+    @abstractmethod
+    def _read(self, path: str, span: Callable[[int], tuple[int, int]]) -> bytes | None:
+        """The bytes of a file between two places, which depend on its size; None if it is gone."""
