@@ -405,8 +405,8 @@ HOST = {"spark.ui.enabled": "a", "spark.driver.host": "b c"}
         ("", {}),
         ("--master=yarn --name x pyspark-shell", {"spark.master": "yarn"}),
         ("-c spark.ui.enabled=a --conf 'spark.driver.host=b c'", HOST),
-        ("--jars a.jar --conf spark.other=1", {"spark.jars": "a.jar"}),
-        ("--properties-file {file}", {"spark.master": "local[9]"}),
+        ("--jars a.jar --conf spark.other=1", {"spark.jars": "a.jar", "spark.other": "1"}),
+        ("--properties-file {file}", {"spark.master": "local[9]", "spark.unknown": ""}),
     ],
 )
 def test_submit_arguments_are_read_as_spark_reads_them(

@@ -37,28 +37,6 @@ _OPTIONS = {
     "--packages": "spark.jars.packages",
 }
 _PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
-# Settings for which `session_conf` has a default, or to which it adds.
-_KEYS = (
-    "spark.databricks.delta.snapshotPartitions",
-    "spark.driver.bindAddress",
-    "spark.driver.defaultJavaOptions",
-    "spark.driver.host",
-    "spark.scheduler.allocation.file",
-    "spark.scheduler.mode",
-    "spark.sql.catalog.spark_catalog",
-    "spark.sql.codegen.aggregate.map.twolevel.enabled",
-    "spark.sql.codegen.useIdInClassName",
-    "spark.sql.extensions",
-    "spark.sql.shuffle.partitions",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
-    "spark.sql.ui.retainedExecutions",
-    "spark.ui.enabled",
-    "spark.ui.retainedJobs",
-    "spark.ui.retainedStages",
-    "spark.ui.retainedTasks",
-    "spark.ui.showConsoleProgress",
-    *_OPTIONS.values(),
-)
 
 
 def runs_here(master: str) -> bool:
@@ -72,17 +50,16 @@ def is_submitted() -> bool:
 
 
 def submitted() -> dict[str, str]:
-    """The submitter's settings for which a session has a default, or to which it adds.
+    """The submitter's settings.
 
     Raises:
         SetupError: PYSPARK_SUBMIT_ARGS or the properties file cannot be read.
     """
     if is_submitted():
-        from pyspark import SparkContext
+        from pyspark import SparkConf, SparkContext
 
-        # None if it is not set, although pyspark's annotation promises a string.
-        values: dict[str, str | None] = {k: SparkContext.getSystemProperty(k) for k in _KEYS}
-        return {key: value for key, value in values.items() if value is not None}
+        SparkContext._ensure_initialized()  # otherwise Java's system properties are not read
+        return dict(SparkConf().getAll())
     arguments = dict[str, str]()
     file, explicit, adds = defaults_file(), False, False
     for option, value in _options(os.environ.get(SUBMIT_ARGS, "")):
@@ -102,8 +79,7 @@ def submitted() -> dict[str, str]:
             "it, or leave it out.",
             number="TXN-212",
         )
-    settings = {**properties, **_properties(file), **arguments}
-    return {key: value for key, value in settings.items() if key in _KEYS}
+    return {**properties, **_properties(file), **arguments}
 
 
 def defaults_file() -> Path:
