@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from spouts.records.csv_dialect import Dialect
 from spouts.records.options import encoding_of, is_known, is_set, lowered
 from txn.errors import UserError
 from txn.interfaces import Inlet
+from txn.storage.local import sync_folder, temporary_file
 
 __all__ = ["FileInlet"]
 
@@ -247,20 +247,10 @@ class FileInlet(Inlet):
         """Write the content, durably, under a hidden name beside the file."""
         hidden = self._hidden(name)
         try:
-            hidden.parent.mkdir(parents=True, exist_ok=True)
-            number, unique = tempfile.mkstemp(prefix=".txn-", suffix=".tmp", dir=hidden.parent)
-            try:
-                with open(number, "wb") as file:  # noqa: PTH123 - a descriptor
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(unique).chmod(0o644)
-                # A process that stages the same file now links a whole one: this one or its own.
+            # A process that stages the same file now links a whole one: this one or its own.
+            with temporary_file(str(hidden), content, durable=True) as unique:
                 Path(unique).replace(hidden)
-            except BaseException:
-                Path(unique).unlink(missing_ok=True)
-                raise
-            _make_durable(hidden.parent)
+            sync_folder(str(hidden.parent))
         except OSError as error:
             raise self._cannot(hidden, error) from error
 
@@ -274,7 +264,7 @@ class FileInlet(Inlet):
         try:
             with contextlib.suppress(FileExistsError):
                 _link(hidden, path)
-            _make_durable(path.parent)
+            sync_folder(str(path.parent))
             if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
                 raise UserError(
                     f"There is a file '{path}' with other content than that of the replay. It was "
@@ -325,12 +315,3 @@ def _types(type_: Any) -> Iterator[str]:
 
 def _lower(names: Sequence[str]) -> list[str]:
     return [name.strip().lower() for name in names]
-
-
-def _make_durable(folder: Path) -> None:
-    """Flush a folder's entries to disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -11,11 +11,10 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from txn.storage.store import Entry, FileStore
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "sync_folder", "temporary_file"]
 
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -69,7 +68,7 @@ class LocalStore(FileStore):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Store`. As durable as a commit of delta-rs on a disk: not synced."""
         place = self._place(path)
-        with _temporary_file(place, data, durable=False) as temporary:
+        with temporary_file(place, data, durable=False) as temporary:
             try:
                 _name_if_free(temporary, place)
             except FileExistsError:
@@ -79,12 +78,12 @@ class LocalStore(FileStore):
     def put(self, path: str, data: bytes) -> None:
         """See `Store`. The file outlasts a power cut."""
         place = self._place(path)
-        with _temporary_file(place, data, durable=True) as temporary:
+        with temporary_file(place, data, durable=True) as temporary:
             os.replace(temporary, place)
         folder = os.path.dirname(place)
         # The names of the file and of its folder have to last as well.
-        _sync_folder(folder)
-        _sync_folder(os.path.dirname(folder))
+        sync_folder(folder)
+        sync_folder(os.path.dirname(folder))
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `Store`."""
@@ -146,7 +145,7 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 @contextlib.contextmanager
-def _temporary_file(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
+def temporary_file(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
     """Write a hidden file beside `place`; it is deleted when the block ends."""
     folder, name = os.path.split(place)
     temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
@@ -207,8 +206,9 @@ def _rename_if_absent(temporary: str, place: str) -> None:
     )
 
 
-def _sync_folder(folder: str) -> None:
-    handle = os.open(Path(folder), os.O_RDONLY)
+def sync_folder(folder: str) -> None:
+    """Flush a folder's entries to disk, if its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:

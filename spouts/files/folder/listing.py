@@ -12,7 +12,6 @@ import io
 import os
 import posixpath
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -82,7 +81,7 @@ class Listing:
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
         self._matcher = _matcher(self.pattern[len(self._base) :])
-        self._store: Store | None = None
+        self._store: Store = LocalStore("/")
         self.hadoop: dict[str, str] = {}
         """Options for Spark's readers to reach the files."""
         if scheme:
@@ -151,15 +150,13 @@ class Listing:
 
         Raises: as `names`.
         """
-        assert self._store is not None
-        store = self._store
         listing: Iterator[Entry] | None = None
         cursor = after
 
         def page() -> list[Entry]:
             nonlocal listing
             if listing is None:
-                listing = iter(store.walk(after=cursor))
+                listing = iter(self._store.walk(after=cursor))
             try:
                 return [*islice(listing, at_once)]
             except BaseException:
@@ -186,24 +183,12 @@ class Listing:
         return retried(lambda: self._stats(names), f"look at {names[0]}{more}")
 
     def _stats(self, names: Sequence[str]) -> list[FileStat | None]:
-        if self._store is None:
-            return [self._local_stat(name) for name in names]
-        entries = self._store.head([name[len(self._base) :] for name in names])
+        entries = self._store.head([*map(self._path, names)])
         return [None if entry is None else stat_of(entry) for entry in entries]
-
-    def _local_stat(self, name: str) -> FileStat | None:
-        try:
-            status = os.stat(os.path.join(self._folder, name))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return (
-            FileStat(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
-        )
 
     def beginning(self, name: str, length: int) -> bytes | None:
         """Read the first bytes of a file; None: it does not exist. Raises: as `names`."""
-        store, path = self._stored(name)
-        return retried(lambda: store.beginning(path, length), f"read {name}")
+        return retried(lambda: self._store.beginning(self._path(name), length), f"read {name}")
 
     def opened(self, name: str) -> IO[bytes]:
         """Open a file for reading; a remote one is in memory.
@@ -211,20 +196,18 @@ class Listing:
         Raises:
             OSError, StorageUnavailableError: it is gone, or the storage does not answer.
         """
-        if self._store is None:
+        if not self.remote:
             return open(self.local(name), "rb")
-        store, path = self._stored(name)
-        return io.BytesIO(retried(lambda: store.get(path), f"read {name}") or b"")
+        content = retried(lambda: self._store.get(self._path(name)), f"read {name}")
+        return io.BytesIO(content or b"")
 
     def tail(self, name: str, length: int) -> bytes | None:
         """Read the last bytes of a file; None: it does not exist. Raises: as `names`."""
-        store, path = self._stored(name)
-        return retried(lambda: store.tail(path, length), f"read {name}")
+        return retried(lambda: self._store.tail(self._path(name), length), f"read {name}")
 
-    def _stored(self, name: str) -> tuple[Store, str]:
-        if self._store is not None:
-            return self._store, name[len(self._base) :]
-        return LocalStore("/"), self.local(name).lstrip("/")
+    def _path(self, name: str) -> str:
+        """Return the path within the store."""
+        return name[len(self._base) :] if self.remote else self.local(name).lstrip("/")
 
     def spark_ancestor(self, folder: str) -> str | None:
         """Return `folder` as Spark spells it, if it is `self.folder` or above; else None.
@@ -283,7 +266,7 @@ class Listing:
         """Return True if the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
             return False
-        if self._store is not None:
+        if self.remote:
             return any(self._store.children(self.pattern[len(self._base) :]))
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
