@@ -49,14 +49,11 @@ def test_the_dead_are_known_on_their_own_machine_only(ended: int) -> None:
 
 def test_a_leader_writes_down_this_process() -> None:
     """What a leader writes of itself is alive as long as it is."""
-    here = this_process()
     leader = LeaderIdentity(
-        host=here.host,
-        pid=here.pid,
+        **this_process(),
         started="2026-01-01T00:00:00+00:00",
         epoch=1,
         token="t",
-        machine=here.machine,
     )
-    assert (os.getpid(), machine_id()) == (here.pid, here.machine)
+    assert (os.getpid(), machine_id()) == (leader.pid, leader.machine)
     assert is_alive(leader)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from txn.embedded.files import LOG4J, ZOO_CFG
 from txn.embedded.guard import CREDENTIAL, guard_setting
@@ -35,18 +34,20 @@ LOOPBACK = "127.0.0.1"
 # port without a server can end up connected to itself.
 _PORTS = range(20000, 32000)
 
-_HOSTS = re.compile(r"127\.0\.0\.1:[0-9]{1,5}")
 _LOCK_SECS = 5.0
 _POLL_SECS = 0.01
 _TAIL_LINES = 12
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The process that started the server of a folder."""
+class Owner(BaseModel):
+    """`server.json`: the process that started the server of a folder."""
 
-    pid: int
-    hosts: str
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    pid: int = Field(gt=0, lt=2**31)
+    server_pid: int = 0
+    """For people."""
+    hosts: str = Field(pattern=r"^127\.0\.0\.1:[0-9]{1,5}$")
     """Connect string of its server."""
 
 
@@ -106,21 +107,15 @@ class ServerFolder:
     def owner(self) -> Owner | None:
         """Return the recorded owner; None if there is none, or the file is invalid."""
         try:
-            record = json.loads((self.path / "server.json").read_text("ascii"))
-        except (OSError, ValueError, RecursionError):
+            return Owner.model_validate_json((self.path / "server.json").read_bytes())
+        except (OSError, ValueError):
             return None
-        if not isinstance(record, dict):
-            return None
-        pid, hosts = record.get("pid"), record.get("hosts")
-        if not isinstance(hosts, str) or not _HOSTS.fullmatch(hosts):
-            return None
-        return Owner(pid, hosts) if type(pid) is int and 0 < pid < 2**31 else None
 
     def write_owner(self, hosts: str, server_pid: int) -> None:
-        """Record this process as the folder's owner; the server's process id is for people."""
-        record = {"pid": os.getpid(), "server_pid": server_pid, "hosts": hosts}
+        """Record this process as the folder's owner."""
+        owner = Owner(pid=os.getpid(), server_pid=server_pid, hosts=hosts)
         temporary = self.path / "server.json.new"
-        temporary.write_text(json.dumps(record), "ascii")
+        temporary.write_text(owner.model_dump_json(), "ascii")
         temporary.replace(self.path / "server.json")
 
     def forget_owner(self) -> None:

@@ -9,25 +9,16 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from txn.protocol.records import LeaderIdentity, StandbyIdentity
 
-__all__ = ["ThisProcess", "is_alive", "is_running", "machine_id", "this_process"]
+__all__ = ["is_alive", "is_running", "machine_id", "this_process"]
 
 
-class ThisProcess(NamedTuple):
-    """The identity that a leader or a standby writes about itself."""
-
-    host: str
-    pid: int
-    machine: str
-    """See `machine_id`."""
-
-
-def this_process() -> ThisProcess:
-    """Return the identity of this process."""
-    return ThisProcess(socket.gethostname(), os.getpid(), machine_id())
+def this_process() -> dict[str, Any]:
+    """Return the fields `host`, `pid` and `machine` of an identity of this process."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": machine_id()}
 
 
 def machine_id() -> str:

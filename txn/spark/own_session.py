@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from txn.errors import TopologyError
 from txn.spark.jvm import jvm_of
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -268,12 +269,5 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     empty_frames: dict[str, DataFrame] = vars(session).setdefault(_NO_ROWS, {})
     key = frame.schema.json()
     if key not in empty_frames:
-        empty_frames[key] = _empty_frame(frame, session)
+        empty_frames[key] = no_rows(session, frame.schema)
     return empty_frames[key].unionAll(frame)
-
-
-def _empty_frame(frame: DataFrame, session: SparkSession) -> DataFrame:
-    from pyspark.sql import functions as sf
-
-    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
-    return session.range(1).where(sf.lit(False)).select(*columns)

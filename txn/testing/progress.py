@@ -7,9 +7,7 @@ real servers.
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from threading import Condition
@@ -25,7 +23,7 @@ from txn.errors import (
     ProgressUnreadableError,
     TopologyError,
 )
-from txn.machine.liveness import machine_id
+from txn.machine.liveness import this_process
 from txn.protocol.backend import ProgressBackend, TopologyStatus, check_quarantined
 from txn.protocol.encoding import decode, encode
 from txn.protocol.records import (
@@ -236,9 +234,7 @@ class MemoryProgress(ProgressStore):
                 raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
             self._epoch = max(self._newest_epoch.epoch + 1, at_least)
             identity = LeaderIdentity(
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                machine=machine_id(),
+                **this_process(),
                 started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 epoch=self._epoch,
                 token="memory",  # noqa: S106 - no secret

@@ -187,14 +187,11 @@ class Leadership:
     def _take(self, stale: Node | None, at_least: int, deadline: float) -> LeaderIdentity | None:
         current, version = read_epoch(self._connection, self._paths, deadline)
         epoch = max(current.epoch + 1, at_least)
-        here = this_process()
         identity = LeaderIdentity(
-            host=here.host,
-            pid=here.pid,
+            **this_process(),
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             epoch=epoch,
             token=self._token,
-            machine=here.machine,
         )
         record = EpochRecord(epoch=epoch, leader=identity)
         operations: list[Operation] = [

@@ -45,13 +45,8 @@ class Announcement:
         if self._generation == self._connection.generation:
             return
         if self._identity is None:
-            here = this_process()
-            self._identity = StandbyIdentity(
-                host=here.host,
-                pid=here.pid,
-                since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                machine=here.machine,
-            )
+            since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            self._identity = StandbyIdentity(**this_process(), since=since)
         path = self._paths.standby(self._token)
         node = self._connection.get(path, deadline)
         generation = self._connection.generation
