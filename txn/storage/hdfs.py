@@ -53,7 +53,6 @@ class HdfsStore(FileStore):
         return if_there(read)
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
-        """See `Store`."""
         return in_parallel(self._file_entry, paths)
 
     def _file_entry(self, path: str) -> Entry | None:
@@ -68,7 +67,6 @@ class HdfsStore(FileStore):
         return iter([entry for entry in entries if not after or entry.path.encode() > start])
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """See `Store`."""
         listed = sorted(self._list(folder, recursive=False), key=lambda status: status.path)
         folders = [self._relative_path(status) for status in listed if status.isdir]
         return folders, [self._entry(status) for status in listed if not status.isdir]
@@ -78,7 +76,6 @@ class HdfsStore(FileStore):
         return self._put(path, data, overwrite=False)
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Store`."""
         self._put(path, data, overwrite=True)
 
     def _put(self, path: str, data: bytes, *, overwrite: bool) -> bool:
@@ -104,7 +101,6 @@ class HdfsStore(FileStore):
         in_parallel(lambda path: self._client.delete(self._place(path)), [*paths])
 
     def delete_folder(self, folder: str) -> None:
-        """See `Store`."""
         self._client.delete(self._place(folder), recursive=True)
 
     def _list(self, folder: str, *, recursive: bool) -> list[FileStatus]:

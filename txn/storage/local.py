@@ -51,7 +51,6 @@ class LocalStore(FileStore):
         return data
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
-        """See `Store`."""
         return [*map(self._file_entry, paths)]
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
@@ -61,7 +60,6 @@ class LocalStore(FileStore):
         return iter([entry for entry in entries if not after or os.fsencode(entry.path) > start])
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """See `Store`."""
         folders, entries = self._scan(folder)
         return sorted(folders), sorted(entries, key=lambda entry: entry.path)
 
@@ -86,7 +84,6 @@ class LocalStore(FileStore):
         sync_folder(os.path.dirname(folder))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Store`."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._place(path))

@@ -65,8 +65,6 @@ class ObjectStore(Store):
         self._made: S3Store | GCSStore | AzureStore | None = None
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
-        """See `Store`."""
-
         def whole() -> bytes:
             response = self._client.get(path)
             if limit is not None and (size := response.meta["size"]) > limit:
@@ -76,11 +74,9 @@ class ObjectStore(Store):
         return if_there(whole)
 
     def beginning(self, path: str, length: int) -> bytes | None:
-        """See `Store`."""
         return if_there(lambda: self._ranged(path, (0, length)))
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        """See `Store`."""
         suffix = self._range if self._address.kind == "azure" else self._suffix
         return if_there(lambda: suffix(path, length, size))
 
@@ -104,7 +100,6 @@ class ObjectStore(Store):
         return bytes(self._client.get_range(path, start=max(0, size - length), end=size))
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
-        """See `Store`."""
         return in_parallel(self._file_entry, paths)
 
     def _file_entry(self, path: str) -> Entry | None:
@@ -112,14 +107,12 @@ class ObjectStore(Store):
         return if_there(lambda: _entry(self._client.head(path))._replace(path=path))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
-        """See `Store`."""
         with self._refusing_odd_keys():
             pages = self._client.list(folder or None, offset=after or None, chunk_size=_PAGE)
             entries = (_entry(one) for page in pages for one in page)
             yield from _without_markers(entries, folder)
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """See `Store`."""
         with self._refusing_odd_keys():
             listing = self._client.list_with_delimiter(folder or None)
         entries = _without_markers((_entry(one) for one in listing["objects"]), folder)
@@ -140,7 +133,6 @@ class ObjectStore(Store):
             ) from error
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """See `Store`."""
         from obstore.exceptions import AlreadyExistsError
 
         try:
@@ -156,11 +148,9 @@ class ObjectStore(Store):
         return True
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Store`."""
         self._client.put(path, data, use_multipart=False)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Store`."""
         left = iter(paths)
         while some := [*islice(left, _PAGE)]:
             try:

@@ -20,21 +20,17 @@ class ReportingStore(Store):
         self._store = store
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
-        """See `Store`."""
         return report_request(
             "storage", "get", lambda: self._store.get(path, limit), (TooLargeError,)
         )
 
     def beginning(self, path: str, length: int) -> bytes | None:
-        """See `Store`."""
         return report_request("storage", "beginning", lambda: self._store.beginning(path, length))
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        """See `Store`."""
         return report_request("storage", "tail", lambda: self._store.tail(path, length, size))
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
-        """See `Store`."""
         return report_request("storage", "head", lambda: self._store.head(paths))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
@@ -52,23 +48,18 @@ class ReportingStore(Store):
             yield from entries
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
-        """See `Store`."""
         return report_request("storage", "children", lambda: self._store.children(folder))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """See `Store`."""
         return report_request(
             "storage", "put_if_absent", lambda: self._store.put_if_absent(path, data)
         )
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Store`."""
         report_request("storage", "put", lambda: self._store.put(path, data))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Store`."""
         report_request("storage", "delete", lambda: self._store.delete(paths))
 
     def delete_folder(self, folder: str) -> None:
-        """See `Store`."""
         report_request("storage", "delete_folder", lambda: self._store.delete_folder(folder))

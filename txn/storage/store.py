@@ -119,8 +119,6 @@ class FileStore(Store):
     """A store whose files are opened, and then have a size: a disk, or HDFS."""
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
-        """See `Store`."""
-
         def whole(size: int) -> tuple[int, int]:
             if limit is not None and size > limit:
                 raise TooLargeError(f"'{path}' has {size:,} bytes")
@@ -129,11 +127,9 @@ class FileStore(Store):
         return self._read(path, whole)
 
     def beginning(self, path: str, length: int) -> bytes | None:
-        """See `Store`."""
         return self._read(path, lambda size: (0, min(length, size)))
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        """See `Store`."""
         return self._read(path, lambda size: (max(0, size - length), size))
 
     @abstractmethod
