@@ -34,7 +34,7 @@ class BatchSize:
                 )
             self._least, self._most = size
         else:
-            if not _is_count(size) or size < 1:
+            if not _is_count(size):
                 raise TopologyError(
                     f"{spout} needs {setting} of 1 or more, not {size!r}; or a range (least, "
                     "most).",
@@ -53,12 +53,9 @@ class BatchSize:
         self._share = share
 
 
-def _is_range(numbers: Sequence[object]) -> bool:
-    if len(numbers) != 2:
-        return False
-    least, most = numbers
-    return isinstance(least, int) and isinstance(most, int) and 1 <= least <= most
+def _is_range(numbers: Sequence[int]) -> bool:
+    return len(numbers) == 2 and all(map(_is_count, numbers)) and numbers[0] <= numbers[1]
 
 
 def _is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

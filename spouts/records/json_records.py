@@ -64,6 +64,7 @@ class JsonRecords:
             beside: columns of `texts` to keep -> their new names.
         """
         from pyspark.sql import functions as sf
+        from pyspark.sql.types import ArrayType
 
         kept_columns = [sf.col(quoted(name)).alias(f"txn_beside_{name}") for name in beside]
         texts = texts.select(text.alias("txn_record"), place.alias("txn_place"), *kept_columns)
@@ -71,10 +72,10 @@ class JsonRecords:
         one = self._parsed(record, self.fields)
         if self.of_files:
             is_array = sf.startswith(sf.ltrim(record), sf.lit("["))
-            array = sf.when(is_array, self._parsed(record, _array_of(self.fields)))
+            array = sf.when(is_array, self._parsed(record, ArrayType(self.fields)))
             one = sf.when(~is_array, one)
         parsed = texts.select("*", one.alias("txn_one"), array.alias("txn_array"))
-        kept_names = ["txn_place", *map(_beside_name, beside)]
+        kept_names = ["txn_place", *(f"txn_beside_{name}" for name in beside)]
         # Spark compiles a projection, but no generator that has a function over arrays in it.
         arrays = parsed.select(self._records().alias("txn_records"), *kept_names)
         # Spark neither moves nor prunes a generator: each text is parsed, and once. For one that
@@ -83,7 +84,7 @@ class JsonRecords:
         rows = rows.where("txn_is")
         return rows.select(
             *(sf.col(f"txn_field_{n}").alias(f.name) for n, f in enumerate(self.fields)),
-            *(sf.col(_beside_name(name)).alias(alias) for name, alias in beside.items()),
+            *(sf.col(f"txn_beside_{name}").alias(alias) for name, alias in beside.items()),
             *self._marks(),
         )
 
@@ -128,7 +129,9 @@ class JsonRecords:
             return records
         if self.unparsed is None and mode != "permissive":
             return records.otherwise(sf.raise_error(self._error_message()))
-        return records.otherwise(sf.array(self._record(value, self._shown(record), self._reason())))
+        return records.otherwise(
+            sf.array(self._record(value, sf.make_valid_utf8(record), self._reason()))
+        )
 
     def _record(
         self, value: Column, text: Column | None = None, reason: Column | None = None
@@ -167,17 +170,11 @@ class JsonRecords:
             sf.lit(f"{self.spout} has a {NOT_PARSED} as json with the schema, at "),
             sf.col("txn_place"),
             sf.lit(": "),
-            self._shown(sf.substring("txn_record", 1, _SHOWN)),
+            sf.make_valid_utf8(sf.substring("txn_record", 1, _SHOWN)),
             sf.lit(" ("),
             self._reason(),
             sf.lit(")"),
         )
-
-    def _shown(self, record: Column) -> Column:
-        """Return a text as valid UTF-8, as other readers need it."""
-        from pyspark.sql import functions as sf
-
-        return sf.make_valid_utf8(record)
 
     def _reason(self) -> Column:
         """Explain why a record does not parse; evaluated only for such records."""
@@ -234,13 +231,3 @@ def _value(parsed: Column | str) -> Column:
 
     column = sf.col(parsed) if isinstance(parsed, str) else parsed
     return sf.get(sf.map_values(column.getField(_END)), sf.lit(0))
-
-
-def _array_of(shape: DataType) -> DataType:
-    from pyspark.sql.types import ArrayType
-
-    return ArrayType(shape)
-
-
-def _beside_name(name: str) -> str:
-    return f"txn_beside_{name}"

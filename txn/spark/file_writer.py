@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from txn.spark.jvm import if_known, jvm_of
@@ -83,10 +84,9 @@ class FileWriter:
         if delta is None:
             return None
         with _active(session, delta.sessions):
-            transaction = if_known(lambda: delta.transaction(rows, folder, partition_by))
-            if transaction is None:
-                return None
-            files = if_known(lambda: transaction.writeFiles(rows._jdf))
+            files = if_known(
+                lambda: delta.transaction(rows, folder, partition_by).writeFiles(rows._jdf)
+            )
             if files is None:
                 return None
             files_json = delta.to_json(files, None)
@@ -119,7 +119,6 @@ class _Delta:
         self._transaction = delta.OptimisticTransaction
         self._option = jvm.scala.Option.apply
         self._nothing = jvm.scala.Option.empty()
-        self._log: Any = None
         self._tables: dict[tuple[str, str | None], Any] = {}
         """(columns, partition column) -> a table with them that does not exist."""
 
@@ -137,13 +136,12 @@ class _Delta:
         action = delta.actions.Action.fromJson
         metadata = action(json.dumps(_metadata(rows, partition_by, self._conf)))
         protocol = self._option(action(json.dumps(_PROTOCOL)))
-        if self._log is None:
-            self._log = self._new_log()
         log = self._log
         return delta.DummySnapshot(log.logPath(), log, metadata, self._nothing, protocol)
 
-    def _new_log(self) -> Any:
-        """Make the log of a table that does not exist, not in Delta's cache, which would grow."""
+    @cached_property
+    def _log(self) -> Any:
+        """The log of a table that does not exist, not in Delta's cache, which would grow."""
         path = self.jvm.org.apache.hadoop.fs.Path
         conf = self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._conf)
         return self.jvm.org.apache.spark.sql.delta.DeltaLog(
