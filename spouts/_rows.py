@@ -20,9 +20,5 @@ Rows = Sequence[Row | Exception]
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType) -> DataFrame:
-    """Make a DataFrame of these rows.
-
-    Raises:
-        TopologyError: the DDL cannot be read.
-    """
+    """Make a DataFrame of these rows."""
     return local_frame(spark, list(rows), as_struct(schema, "a memory spout"))

@@ -114,9 +114,6 @@ def session_conf(
 
     With a local master Java uses the parallel garbage collector, unless the user's options,
     Spark's folder or the environment may name another.
-
-    Raises:
-        SetupError: jars of Delta or of a package are missing and cannot be fetched.
     """
     said = said or {}
     theirs = {**said, **conf}

@@ -212,11 +212,7 @@ class SourceLog:
         return [file_path(file["path"])[0] for file in files]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the bytes of each file; None: it does not exist.
-
-        Raises:
-            OSError: the storage does not answer.
-        """
+        """Return the bytes of each file; None: it does not exist."""
         return self._storage.sizes(paths)
 
     @property

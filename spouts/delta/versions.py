@@ -18,12 +18,7 @@ __all__ = ["PlannedVersions"]
 
 
 class PlannedVersions:
-    """Finds the files of planned versions, or refuses.
-
-    Args:
-        name: the spout, for messages.
-        log: the log of the table.
-    """
+    """Finds the files of a spout's planned versions in the table's log, or refuses."""
 
     def __init__(self, name: str, log: SourceLog) -> None:
         self._name = name

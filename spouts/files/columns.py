@@ -28,11 +28,7 @@ _FOOTER = 1024 * 1024
 
 
 def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
-    """Return column -> its type in a Parquet file; None: unknown.
-
-    Raises:
-        StorageUnavailableError, StorageRefusedError: the storage does not answer.
-    """
+    """Return column -> its type in a Parquet file; None: unknown."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -45,7 +41,7 @@ def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
 
 
 def header_of(files: SourceFiles, name: str) -> list[str]:
-    """Return the names in a CSV file's first line; empty: unknown. Raises as `columns_of`."""
+    """Return the names in a CSV file's first line; empty: unknown."""
     dialect = Dialect.of(files.options)
     lines = beginning(files, name).replace("\r", "\n").split("\n")
     if len(lines) == 1 and len(lines[0]) >= _LONGEST_HEADER:
@@ -77,10 +73,7 @@ def _reach(text: str) -> int:
 
 
 def beginning(files: SourceFiles, name: str) -> str:
-    """Read the first characters of a file; empty if its packing or encoding is unknown.
-
-    Raises as `columns_of`.
-    """
+    """Read the first characters of a file; empty if its packing or encoding is unknown."""
     data = files.listing.beginning(name, _BEGINNING) or b""
     try:
         if name.endswith(".gz"):

@@ -49,14 +49,7 @@ _SHAPES = {
 
 
 class FileInlet(Inlet):
-    """The folder of a FileSpout.
-
-    Args:
-        spout: the spout's name, for errors.
-        listing: the listing of its pattern.
-        form: its format.
-        options: its options for Spark's reader.
-    """
+    """The folder of a FileSpout, with the listing of its pattern and its options for reading."""
 
     def __init__(self, spout: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
         self._spout = spout

@@ -21,11 +21,7 @@ notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class FileNotices:
-    """The notices of one run. The planner and readers change it; any thread may ask for `texts`.
-
-    Args:
-        name: the spout, for messages.
-    """
+    """The notices of one run. The planner and readers change it; any thread may ask for `texts`."""
 
     def __init__(self, name: str, listing: Listing, looks: Looks) -> None:
         self._name = name

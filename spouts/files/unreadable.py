@@ -51,9 +51,6 @@ class Unreadable:
         Args:
             sizes: name -> bytes.
             whole: check all bytes of text and packed files, and the end of a Parquet file.
-
-        Raises:
-            OSError, StorageUnavailableError: the storage does not answer.
         """
         reasons = in_parallel(partial(self._why, whole=whole), [*sizes.items()])
         return {name: why for name, why in zip(sizes, reasons, strict=True) if why}

@@ -93,8 +93,9 @@ class Snapshot:
 class Cluster:
     """The metadata client of one spout. May be used by several threads.
 
+    Its methods raise SourceUnavailableError if no broker answers.
+
     Args:
-        spout: the spout's name, for messages.
         refresh_secs: seconds for which the list of all topics is used before it is read again.
         clock: seconds, monotonic.
     """
@@ -122,11 +123,7 @@ class Cluster:
         self._described: dict[str, Topic] = {}
 
     def matching(self, pattern: str) -> list[str]:
-        """List topics whose whole name matches, without Kafka's own; asks once per interval.
-
-        Raises:
-            SourceUnavailableError: no broker answers.
-        """
+        """List topics whose whole name matches, without Kafka's own; asks once per interval."""
         now = self._clock()
         if self._names is None or now - self._names_at >= self._refresh_secs:
             client = self._connected()
@@ -141,8 +138,7 @@ class Cluster:
         """Return the existing topics among these, with the offsets of all their partitions.
 
         Raises:
-            SourceUnavailableError: no broker answers, or a partition has no leader now
-                or does not know its offsets yet.
+            SourceUnavailableError: a partition has no leader now or does not know its offsets yet.
             FailedException: the topics changed during each try.
         """
         is_cached = self._client is not None
@@ -176,21 +172,13 @@ class Cluster:
     def offsets_at(
         self, partitions: Iterable[Partition], timestamp_ms: int
     ) -> dict[Partition, int]:
-        """Return the first offsets at or after a time, without partitions that have no such record.
-
-        Raises:
-            SourceUnavailableError: as `snapshot`.
-        """
+        """Return the first offsets at or after a time, of partitions that have such a record."""
         answers = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         offsets = self._results(answers, no_record=OFFSET_END)
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def describe(self, topics: Sequence[str]) -> dict[str, Topic]:
-        """Return the existing topics among these.
-
-        Raises:
-            SourceUnavailableError: no broker answers.
-        """
+        """Return the existing topics among these."""
         if not topics:
             return {}
         client = self._connected()

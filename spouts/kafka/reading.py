@@ -26,12 +26,7 @@ _HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 class KafkaReader:
-    """Reads records as Spark's source has them.
-
-    Args:
-        spout: the spout, for messages.
-        options: options of Spark's source that reach the brokers.
-    """
+    """Reads records as Spark's source has them, with its options that reach the brokers."""
 
     def __init__(self, spout: str, options: Mapping[str, str], *, include_headers: bool) -> None:
         self._spout, self._options = spout, options

@@ -82,9 +82,6 @@ class Values:
 
         Args:
             as_json: parse the values as JSON without options, whatever the topics' format is.
-
-        Raises:
-            TopologyError: the schema cannot be read, or its names clash with those of records.
         """
         from pyspark.sql import functions as sf
 

@@ -3,12 +3,6 @@
 For one machine: `txn` works without an installed ZooKeeper, with the coordinator's state in a
 folder. It is the ordinary server (`ZooKeeperServerMain`), alone, on the loopback interface only,
 and it syncs every write to disk.
-
-The folder's lock (`txn.embedded.folder`) decides which process may use it; the supervisor and the
-JVM inherit it.
-
-Its nodes belong to everyone who can read `FOLDER/credential` (`txn.embedded.guard`), because any
-user of the machine can reach a port on the loopback interface.
 """
 
 from __future__ import annotations

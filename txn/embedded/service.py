@@ -70,10 +70,6 @@ def zookeeper_of_run(
 
     Args:
         sleep: called between two tries; may raise.
-
-    Raises:
-        LeaderExistsError: the folder is in use because the topology runs already.
-        SetupError: as `zookeeper_service`; the folder was in use for more than ten seconds.
     """
     with contextlib.ExitStack() as resources:
         deadline = time.monotonic() + _WAIT_SECS
@@ -143,11 +139,7 @@ def _has_data(folder: Path) -> bool:
 
 
 def is_served(spec: str) -> bool:
-    """True if a process has a server there, answering or not; always True for a named ZooKeeper.
-
-    Raises:
-        UserError: the spec is invalid.
-    """
+    """True if a process has a server there, answering or not; always True for a named ZooKeeper."""
     folder = resolve(spec).folder
     return folder is None or ServerFolder(folder).is_locked()
 
@@ -160,9 +152,6 @@ def running_server(folder: str | Path, connected: str | None = None) -> str | No
     Args:
         connected: the result of an earlier call, to which a connection has been open since. A
             server at that address is not asked again, nor is its owner checked again.
-
-    Raises:
-        SetupError: the credential cannot be read, or another user listens on the server's port.
     """
     place = ServerFolder(folder)
     owner = place.owner() if place.is_locked() else None

@@ -93,11 +93,7 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def _require_readable(folder: Path) -> None:
-    """Refuse a folder or a jar in it that this user may not read: Java would ignore it.
-
-    Raises:
-        SetupError: names it.
-    """
+    """Refuse a folder or a jar in it that this user may not read: Java would ignore it."""
     try:
         closed = next((p for p in folder.glob("*.jar") if not os.access(p, os.R_OK)), None)
         if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):

@@ -37,11 +37,7 @@ def in_parallel(ask: Callable[[K], T], about: Sequence[K]) -> list[T]:
 
 
 def threads(most: int, name: str) -> ThreadPoolExecutor:
-    """Threads for one call; their log lines carry the same ids as this thread's.
-
-    Args:
-        most: the most threads; never more than `_THREADS`.
-    """
+    """Threads for one call, 16 at most; their log lines carry the same ids as this thread's."""
     return ThreadPoolExecutor(
         min(_THREADS, most), name, initializer=_enter, initargs=(copy_context(),)
     )

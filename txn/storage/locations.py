@@ -62,11 +62,7 @@ def is_local(location: str) -> bool:
 
 
 def normal(location: str) -> str:
-    """The form that libraries take: an absolute path, or the URI with its scheme in lower case.
-
-    Raises:
-        TopologyError: as `local_path`.
-    """
+    """The form that libraries take: an absolute path, or the URI with its scheme in lower case."""
     path = local_path(location)
     if path is not None:
         return path

@@ -24,9 +24,6 @@ def open_store(
         location: a local path, a `file:` URI, or a URI of `s3`, `s3a`, `s3n`, `gs`, `gcs`, `abfs`,
             `abfss`, `az`, `azure`, `wasb`, `wasbs`, `hdfs`, `viewfs`.
         options: `storage_options`.
-
-    Raises:
-        TopologyError: no store here can open it.
     """
     path = local_path(location)
     if path is not None:

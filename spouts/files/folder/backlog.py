@@ -79,11 +79,7 @@ class Backlog:
         return self._listing.stats(names)
 
     def lag(self) -> Lag:
-        """Return the number of files, and their bytes unless there are too many files.
-
-        Raises:
-            OSError: the storage does not answer.
-        """
+        """Return the number of files, and their bytes unless there are too many files."""
         # Copies: if the disk is slow, the next planning does not wait for this.
         names, stats = tuple(self._names), self._stats
         left = len(names) + self._beyond

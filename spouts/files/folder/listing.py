@@ -61,6 +61,8 @@ class FileStat:
 class Listing:
     """The files that a pattern matches now.
 
+    Its methods raise StorageUnavailableError or StorageRefusedError if the storage does not answer.
+
     Args:
         pattern: a path or URI with `*`, `?`, `[...]` and `**` (any number of folders).
         options: `storage_options` of a URI's storage.
@@ -109,11 +111,7 @@ class Listing:
         return "absolute" if os.path.isabs(self.pattern) else "relative"
 
     def names(self) -> list[str]:
-        """Return the matching names in name order, without hidden and unfinished files.
-
-        Raises:
-            StorageUnavailableError, StorageRefusedError: the storage cannot be listed.
-        """
+        """Return the matching names in name order, without hidden and unfinished files."""
         if self.remote:
             return self._remote_names()
         names = retried(self._local_names, f"list {self.pattern}")
@@ -123,8 +121,6 @@ class Listing:
         """Return the first of `names` that are files and not empty.
 
         Remotely they come from the first page that has any.
-
-        Raises: as `names`.
         """
         if not self.remote:
             names = (name for name in self.names() if (at := self.stat(name)) and at.size)
@@ -147,8 +143,6 @@ class Listing:
         Args:
             after: only names that sort after this path.
             at_once: most files of a part.
-
-        Raises: as `names`.
         """
         listing: Iterator[Entry] | None = None
         cursor = after
@@ -172,11 +166,7 @@ class Listing:
         return self.stats([name])[0]
 
     def stats(self, names: Sequence[str]) -> list[FileStat | None]:
-        """Return size, time and version of files, remotely in parallel; None: no such file.
-
-        Raises:
-            StorageUnavailableError, StorageRefusedError: the storage does not answer.
-        """
+        """Return size, time and version of files, remotely in parallel; None: no such file."""
         if not names:
             return []
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -187,22 +177,18 @@ class Listing:
         return [None if entry is None else stat_of(entry) for entry in entries]
 
     def beginning(self, name: str, length: int) -> bytes | None:
-        """Read the first bytes of a file; None: it does not exist. Raises: as `names`."""
+        """Read the first bytes of a file; None: it does not exist."""
         return retried(lambda: self._store.beginning(self._path(name), length), f"read {name}")
 
     def opened(self, name: str) -> IO[bytes]:
-        """Open a file for reading; a remote one is in memory.
-
-        Raises:
-            OSError, StorageUnavailableError: it is gone, or the storage does not answer.
-        """
+        """Open a file for reading; a remote one is in memory."""
         if not self.remote:
             return open(self.local(name), "rb")
         content = retried(lambda: self._store.get(self._path(name)), f"read {name}")
         return io.BytesIO(content or b"")
 
     def tail(self, name: str, length: int) -> bytes | None:
-        """Read the last bytes of a file; None: it does not exist. Raises: as `names`."""
+        """Read the last bytes of a file; None: it does not exist."""
         return retried(lambda: self._store.tail(self._path(name), length), f"read {name}")
 
     def _path(self, name: str) -> str:

@@ -65,7 +65,7 @@ class Taken(BaseModel):
 class Taking:
     """The set of a position, and of the next position.
 
-    Not thread-safe: only the planner uses it.
+    Not thread-safe: only the planner uses it. Every method may raise as `load`.
     """
 
     def __init__(self) -> None:
@@ -87,20 +87,14 @@ class Taking:
                 self._loaded[name] = self._read(segment)
 
     def unseen(self, names: Sequence[str], taken: Taken | None) -> list[str]:
-        """Return the names that no batch took, in their order.
-
-        Raises: as `load`.
-        """
+        """Return the names that no batch took, in their order."""
         if taken is None:
             return list(names)
         old = pc.is_in(_digests(names), value_set=self._all(taken))
         return [names[place] for place in pc.indices_nonzero(pc.invert(old)).to_pylist()]
 
     def without_missing(self, names: Sequence[str], taken: Taken) -> Taken:
-        """Return the set reduced to these names; segments that lose none are reused.
-
-        Raises: as `load`.
-        """
+        """Return the set reduced to these names; segments that lose none are reused."""
         self.load(taken)
         there = _digests(names)
         rest, segments = [_remaining(_array_of(b64decode(taken.seen)), there)], []
@@ -113,10 +107,7 @@ class Taking:
         return Taken(seen=_encoded(pa.concat_arrays(rest)), segments=tuple(segments))
 
     def after(self, taken: Taken | None, names: Sequence[str]) -> Taken:
-        """Return the set with these names added; stores a tail that has become long as a segment.
-
-        Raises: as `load`.
-        """
+        """Return the set with these names added; stores a long tail as a segment."""
         before = self._fold_tail(taken) if taken else Taken(seen="")
         tail = pa.concat_arrays([_array_of(b64decode(before.seen)), _digests(names)])
         return Taken(seen=_encoded(tail), segments=before.segments)
