@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 __all__ = ["as_nullable", "as_struct", "as_wide", "check_same", "require_schema"]
+
+T = TypeVar("T", bound="DataType")
 
 
 def as_struct(schema: str | StructType, spout: str) -> StructType:
@@ -53,21 +55,22 @@ def _with_columns(schema: StructType, spout: str) -> StructType:
     return schema
 
 
-def as_nullable(data_type: DataType) -> DataType:
+def as_nullable(data_type: T) -> T:
     """Return the type with every part nullable, as Spark makes a schema given for a file.
 
     Spark's own: `DataType.asNullable` in its Scala sources.
     """
-    return _rebuilt(data_type, lambda leaf: leaf)
+    return cast("T", _rebuilt(data_type, lambda leaf: leaf))
 
 
-def as_wide(data_type: DataType) -> DataType:
+def as_wide(data_type: T) -> T:
     """Return the nullable type with `int` for smaller numbers: Spark cuts those off silently."""
     from pyspark.sql.types import ByteType, IntegerType, ShortType
 
-    return _rebuilt(
-        data_type, lambda leaf: IntegerType() if isinstance(leaf, ByteType | ShortType) else leaf
-    )
+    def widened(leaf: DataType) -> DataType:
+        return IntegerType() if isinstance(leaf, ByteType | ShortType) else leaf
+
+    return cast("T", _rebuilt(data_type, widened))
 
 
 def _rebuilt(data_type: DataType, of_leaf: Callable[[DataType], DataType]) -> DataType:

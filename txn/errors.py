@@ -1,32 +1,4 @@
-"""Every error that the project raises on purpose, in one tree.
-
-    TxnError
-    ├── FailedException             this batch failed: it is replayed (Storm's own name)
-    │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
-    │   ├── SourceUnavailableError  a source cannot be read now: the batch waits, uncounted
-    │   │   ├── ColumnsUnknownError a stream's columns are not known yet: the batch waits
-    │   │   └── StorageUnavailableError  storage of a source or table does not answer: it waits
-    │   ├── StagedFileError         a staged file is gone or changed before its publication
-    │   └── CommitConflictError     another writer changed the table just before it published
-    ├── UserError                   the program is wrong; nothing has run or is half-written
-    │   ├── TopologyError           columns, names, pairs (checked before the first batch)
-    │   │   └── TransformError      a transform raised an error of its own
-    │   ├── TableRefusedError       a table is not ours, or has features we cannot honour
-    │   │   └── TableAbsentError    the table to be read does not exist (yet)
-    │   └── SetupError              Java, a port, a folder in use: the machine is not ready
-    ├── BatchError                  a batch failed for good: the topology stops, resumable
-    │   ├── SourceChangedError      a transactional source has lost or changed planned records
-    │   └── RuleViolatedError       rows break a rule with on_violation="fail"
-    ├── StateError                  durable state is broken or contradictory: never guess
-    │   ├── ProgressUnreadableError a znode is corrupt, or of an unknown format
-    │   │   └── NewerFormatError    it was written by a newer release
-    │   ├── RecoveryRefusedError    tables and ZooKeeper contradict each other
-    │   └── TableChangedError       another writer changed a table's rows, or replaced it
-    ├── AbandonedError              a thread of a run never returned: this process must end
-    ├── FencedError                 a newer leader exists; this process must write no more
-    ├── LeaderExistsError           another live process leads this topology
-    ├── StorageRefusedError         storage denies access, or the bucket does not exist
-    └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
+"""Every error that the project raises on purpose, in one tree below `TxnError`.
 
 A message is one paragraph: what was wrong, where, what to do. Each kind of error has a number, and
 txn/errors.md an entry for it: one cause, one remedy.

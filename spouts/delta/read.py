@@ -37,7 +37,6 @@ def struct_of(schema: str, *, changes: bool = False) -> StructType:
     )
 
     stored = as_nullable(StructType.fromJson(json.loads(schema)))
-    assert isinstance(stored, StructType)
     fields = [StructField(field.name, field.dataType, True) for field in stored]
     if changes:
         fields += [

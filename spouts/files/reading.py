@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from spouts._schemas import as_nullable, as_wide
 from spouts._uris import literal
@@ -69,8 +69,7 @@ class FileReader:
         wide, plain_schema = as_wide(schema), as_nullable(schema)
         if self._form == "parquet" and wide != plain_schema:
             # `to` refuses a number that does not fit, whatever the session says.
-            whole = self._read(spark, attempt, files, cast("StructType", wide))
-            return whole.to(cast("StructType", plain_schema))
+            return self._read(spark, attempt, files, wide).to(plain_schema)
         if (rows := self._read_with_stats(spark, files, schema)) is not None:
             return rows
         paths = [literal(self._listing.uri(file.path)) for file in files]

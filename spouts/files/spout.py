@@ -480,7 +480,6 @@ class FileSpout(Spout[FileBatch]):
         if self._given is None:
             return stored or self._inferred(spark)
         declared = as_nullable(as_struct(self._given, self._name))
-        assert isinstance(declared, StructType)
         if self._format == "text" and declared.simpleString() != "struct<value:string>":
             raise TopologyError(
                 f"{self._name} reads text, whose only column is `value string`, but its schema is "

@@ -85,7 +85,7 @@ class Values:
         """
         from pyspark.sql import functions as sf
 
-        fields = self._struct()
+        fields = as_nullable(as_struct(self._schema, self._spout))
         value = sf.col("value").cast("string")
         place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
         if self._form == "json" or as_json:
@@ -124,13 +124,6 @@ class Values:
         line = _one_line(record)
         broken = ~Dialect.of(self._options).is_record(line) | ~sf.is_valid_utf8(record)
         return sf.col(f"txn_value.{_TEXT}").isNotNull() | broken | (sf.trim(line) == "")
-
-    def _struct(self) -> StructType:
-        from pyspark.sql.types import StructType
-
-        fields = as_nullable(as_struct(self._schema, self._spout))
-        assert isinstance(fields, StructType)
-        return fields
 
 
 def _named(columns: list[str], fields: StructType) -> dict[str, str]:

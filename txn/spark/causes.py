@@ -110,7 +110,7 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
     condition = _call(error, "getCondition")
     if not chain and condition:
         # Spark Connect: the server's error, without the server's objects.
-        chain = [Cause((type(error).__name__,), _text(error), str(condition))]
+        chain = [Cause((type(error).__name__,), str(error).strip(), str(condition))]
     return tuple(chain)
 
 
@@ -181,7 +181,3 @@ def _result_or_none(call: Callable[[], Any]) -> Any:
         return call()
     except Exception:  # noqa: BLE001 - Py4J's own errors, of several kinds, and those of its sockets
         return None
-
-
-def _text(error: BaseException) -> str:
-    return str(error).strip()
