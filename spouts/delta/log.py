@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -116,8 +116,8 @@ class SourceLog:
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         place = str(Path(path).expanduser()) if path.startswith("~") else path
-        self._storage = Storage(place, storage_options)
-        self._log = TableLog(self._storage)
+        self.storage = Storage(place, storage_options)
+        self._log = TableLog(self.storage)
         self._lock = Lock()
         self._cached: dict[int, SourceVersion] = {}
         self._table_id: str | None = None
@@ -130,11 +130,11 @@ class SourceLog:
             SourceChangedError: its log is damaged.
         """
         try:
-            table = find(self._storage)
+            table = find(self.storage)
         except DeltaError:
             time.sleep(_WRITING_SECS)
             try:
-                table = find(self._storage)
+                table = find(self.storage)
             except DeltaError as error:
                 raise self._damaged(error) from error
         if table is None:
@@ -155,7 +155,7 @@ class SourceLog:
     def _damaged(self, error: DeltaError) -> SourceChangedError:
         """Return the error with the newest damaged file of the log, if it is a commit file."""
         place = ""
-        for path, _ in sorted(self._storage.files("_delta_log"), reverse=True):
+        for path, _ in sorted(self.storage.files("_delta_log"), reverse=True):
             if (commit := _COMMIT.fullmatch(path)) is None:
                 continue
             try:
@@ -163,7 +163,7 @@ class SourceLog:
             except RecoveryRefusedError:
                 place = f" ({path})"
                 break
-        table = f"Source table {self._storage.location}"
+        table = f"Source table {self.storage.location}"
         message = damaged(table, error, "Waiting does not help.", place)
         return SourceChangedError(f"{message} Then start the topology again.", number="TXN-315")
 
@@ -182,7 +182,7 @@ class SourceLog:
             commit = self._log.commit(version)
         except RecoveryRefusedError as error:
             raise SourceChangedError(
-                f"Version {version} of source table {self._storage.location} cannot be read: its "
+                f"Version {version} of source table {self.storage.location} cannot be read: its "
                 "file in _delta_log is damaged, or a newer release wrote it. Restore "
                 "that file from a backup, or use that release; then start the topology again.",
                 number="TXN-412",
@@ -210,24 +210,6 @@ class SourceLog:
         moved = [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
         files = cdc or [file for file in moved if file.get("dataChange", True)]
         return [file_path(file["path"])[0] for file in files]
-
-    def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the bytes of each file; None: it does not exist."""
-        return self._storage.sizes(paths)
-
-    @property
-    def is_local(self) -> bool:
-        """True if reading the log costs no request."""
-        return self._storage.is_local
-
-    @property
-    def hadoop(self) -> dict[str, str]:
-        """Options for Spark's readers to reach the table."""
-        return self._storage.hadoop
-
-    def url(self, path: str = "") -> str:
-        """Return a file or the folder as Spark takes it, not percent-encoded."""
-        return self._storage.url(path)
 
 
 def _added(add: StagedFile, commit: Commit) -> AddedFile:

@@ -115,7 +115,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
         self._left = 0
         """The number of versions after the last planned one."""
-        self._every = 0.0 if self._log.is_local else look_every_secs
+        self._every = 0.0 if self._log.storage.is_local else look_every_secs
         self._monotonic = time.monotonic
         self._next_poll = float("-inf")
         """Time of the next poll, after one that found nothing."""
@@ -291,8 +291,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             # Delta gives the columns that the table has now; those that came later are not read.
             names = struct_of(metadata.read_schema, changes=True).fieldNames()
             return self._stored.changes(spark, attempt, metadata).select(*map(quoted, names))
-        paths = [(self._log.url(file.path), file.partition) for file in files]
-        return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
+        paths = [(self._log.storage.url(file.path), file.partition) for file in files]
+        return scan(spark, paths, struct_of(metadata.read_schema), self._log.storage.hadoop)
 
     def readable(self, attempt: TransactionAttempt, metadata: DeltaBatch) -> DeltaBatch:
         """Return the batch, if its versions and their files are there; raises as `emit_batch`."""
@@ -327,7 +327,9 @@ class DeltaSpout(Spout[DeltaBatch]):
         return [
             f"version {planned.version}"
             for planned in metadata.versions
-            if all(plain(self._log.url(f.path)) in read for f in self._stored.files_of(planned))
+            if all(
+                plain(self._log.storage.url(f.path)) in read for f in self._stored.files_of(planned)
+            )
         ]
 
     def planned_rows(self, metadata: DeltaBatch) -> int | None:

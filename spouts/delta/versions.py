@@ -62,7 +62,7 @@ class PlannedVersions:
         Raises:
             SourceChangedError: a file is gone or has another size.
         """
-        sizes = self._log.sizes([file.path for file in files])
+        sizes = self._log.storage.sizes([file.path for file in files])
         for file, size in zip(files, sizes, strict=True):
             if size != file.size:
                 problem = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
@@ -94,7 +94,7 @@ class PlannedVersions:
         paths = self._log.change_files(version)
         if paths is None:
             return "the commit file"
-        sizes = self._log.sizes(paths)
+        sizes = self._log.storage.sizes(paths)
         return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
     def changes(
@@ -108,11 +108,11 @@ class PlannedVersions:
         from pyspark.errors import AnalysisException
 
         reader = spark.read.format("delta").option("readChangeFeed", "true")
-        reader = reader.options(**self._log.hadoop)
+        reader = reader.options(**self._log.storage.hadoop)
         reader = reader.option("startingVersion", metadata.versions[0].version)
         reader = reader.option("endingVersion", metadata.versions[-1].version)
         try:
-            return reader.load(self._log.url())
+            return reader.load(self._log.storage.url())
         except AnalysisException as error:
             raise SourceChangedError(
                 f"{self._name}: the changes of versions {metadata.versions[0].version} to "

@@ -81,26 +81,22 @@ class Listing:
         self.remote = scheme is not None  # file:// too: it is read through its store
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
-        self._base = _fixed_part(self.pattern)
-        self._matcher = _matcher(self.pattern[len(self._base) :])
+        self.base = _fixed_part(self.pattern)
+        """The pattern's part without wildcards: a folder with its slash, or ""."""
+        self._matcher = _matcher(self.pattern[len(self.base) :])
         self._store: Store = LocalStore("/")
         self.hadoop: dict[str, str] = {}
         """Options for Spark's readers to reach the files."""
         if scheme:
-            self._store, address = open_store(self._base, options)
+            self._store, address = open_store(self.base, options)
             account = account_in(options or {})
             self.hadoop = hadoop_settings(address, options or {})
-            self._spark = address.for_spark(account) if address else self._base.rstrip("/")
-
-    @property
-    def base(self) -> str:
-        """The pattern's part without wildcards: a folder with its slash, or ""."""
-        return self._base
+            self._spark = address.for_spark(account) if address else self.base.rstrip("/")
 
     @property
     def folder(self) -> str:
         """The folder above all its files: a URI, or an absolute path."""
-        folder = self._base.rpartition("/")[0]
+        folder = self.base.rpartition("/")[0]
         return folder if self.remote else os.path.normpath(os.path.join(self._folder, folder))
 
     @property
@@ -126,13 +122,13 @@ class Listing:
             names = (name for name in self.names() if (at := self.stat(name)) and at.size)
             return list(islice(names, most))
         for page in self.pages(at_once=_FEW):
-            if full := [self._base + e.path for e in page if self.fits(e) and e.size]:
+            if full := [self.base + e.path for e in page if self.fits(e) and e.size]:
                 return full[:most]
         return []
 
     def fits(self, entry: Entry) -> bool:
         """Return True if `names` would have this file of `pages`."""
-        return self.matches(self._base + entry.path)
+        return self.matches(self.base + entry.path)
 
     def pages(self, after: str = "", at_once: int = PAGE) -> Iterator[list[Entry]]:
         """Yield all files of a remote storage below `base`, in the order of their names.
@@ -193,7 +189,7 @@ class Listing:
 
     def _path(self, name: str) -> str:
         """Return the path within the store."""
-        return name[len(self._base) :] if self.remote else self.local(name).lstrip("/")
+        return name[len(self.base) :] if self.remote else self.local(name).lstrip("/")
 
     def spark_ancestor(self, folder: str) -> str | None:
         """Return `folder` as Spark spells it, if it is `self.folder` or above; else None.
@@ -220,13 +216,13 @@ class Listing:
 
     def is_below_base(self, name: str) -> bool:
         """Return True if the name lies below `base`, whatever the wildcards match."""
-        below = name[len(self._base) :]
-        return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
+        below = name[len(self.base) :]
+        return name.startswith(self.base) and "\0" not in name and ".." not in below.split("/")
 
     def matches(self, name: str) -> bool:
         """Return True if `names` would have a file of this name."""
-        below = name[len(self._base) :]
-        fits = name.startswith(self._base) and self._matcher.fullmatch(below) is not None
+        below = name[len(self.base) :]
+        fits = name.startswith(self.base) and self._matcher.fullmatch(below) is not None
         return fits and not self._is_skipped(name)
 
     def new_name(self, stem: str) -> str | None:
@@ -235,13 +231,13 @@ class Listing:
         `stem` takes the place of a `*` in the last part that has one, "txn-rows" that of a `*` in
         any other part; `**` stands for no folder.
         """
-        parts = [part for part in self.pattern[len(self._base) :].split("/") if part != "**"]
+        parts = [part for part in self.pattern[len(self.base) :].split("/") if part != "**"]
         starred = [number for number, part in enumerate(parts) if "*" in part]
         for number in starred:
             before, _, after = parts[number].partition("*")
             made = stem if number == starred[-1] else "txn-rows"
             parts[number] = before + made + after.replace("*", "")
-        name = self._base + "/".join(parts)
+        name = self.base + "/".join(parts)
         return name if starred and self.matches(name) else None
 
     def local(self, name: str) -> str:
@@ -253,18 +249,18 @@ class Listing:
         if _WILD.search(self.pattern):
             return False
         if self.remote:
-            return any(self._store.children(self.pattern[len(self._base) :]))
+            return any(self._store.children(self.pattern[len(self.base) :]))
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
     def missing_folder(self) -> str | None:
         """Return the folder before the first wildcard if it is local and missing."""
-        exists = self.remote or os.path.isdir(self.local(self._base))
-        return None if exists else self._base
+        exists = self.remote or os.path.isdir(self.local(self.base))
+        return None if exists else self.base
 
     def uri(self, name: str) -> str:
         """Return the name for Spark's readers: absolute, with a scheme, not percent-encoded."""
         if self.remote:
-            return f"{self._spark}/{name[len(self._base) :]}"
+            return f"{self._spark}/{name[len(self.base) :]}"
         return "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
@@ -272,7 +268,7 @@ class Listing:
 
         Goes down one part of the pattern per level; from the first `**` on, into every folder.
         """
-        parts = self.pattern[len(self._base) :].split("/")
+        parts = self.pattern[len(self.base) :].split("/")
         deep = parts.index("**") if "**" in parts else len(parts)
         matchers = [_matcher(part) for part in parts[:deep]]
         paths: list[str] = []
@@ -286,7 +282,7 @@ class Listing:
                 if not _WILD.search(part) and not is_last:
                     folders.append(f"{folder}{part}/")
                 elif not _WILD.search(part):
-                    os.lstat(self.local(self._base + folder + part))
+                    os.lstat(self.local(self.base + folder + part))
                     paths.append(folder + part)
                 else:
                     names, below = self._scan(folder, is_last, linked=part != "**")
@@ -296,7 +292,7 @@ class Listing:
                         for name in below
                         if part == "**" or matchers[depth].fullmatch(name)
                     ]
-        return [self._base + name for name in paths]
+        return [self.base + name for name in paths]
 
     def _scan(self, folder: str, is_last: bool, *, linked: bool) -> tuple[list[str], list[str]]:
         """Return a folder's matching names, and the folders to go down into.
@@ -308,7 +304,7 @@ class Listing:
         """
         names: list[str] = []
         folders: list[str] = []
-        with os.scandir(self.local(self._base + folder)) as entries:
+        with os.scandir(self.local(self.base + folder)) as entries:
             for one in entries:
                 if _is_hidden(one.name):
                     continue
@@ -323,16 +319,16 @@ class Listing:
         """Return True if it is a link to a file that is listed itself."""
         if not entry.is_symlink():
             return False
-        base = os.path.realpath(self.local(self._base))
-        return self.matches(self._base + os.path.relpath(os.path.realpath(entry.path), base))
+        base = os.path.realpath(self.local(self.base))
+        return self.matches(self.base + os.path.relpath(os.path.realpath(entry.path), base))
 
     def _remote_names(self) -> list[str]:
         entries = (entry for page in self.pages() for entry in page)
-        return [self._base + entry.path for entry in entries if self.fits(entry)]
+        return [self.base + entry.path for entry in entries if self.fits(entry)]
 
     def _is_skipped(self, name: str) -> bool:
         """Return True if Spark itself would skip the name, or if it ends in `.tmp`."""
-        below = name[len(self._base) :]
+        below = name[len(self.base) :]
         return name.endswith((".tmp", "._COPYING_")) or any(map(_is_hidden, below.split("/")))
 
 
