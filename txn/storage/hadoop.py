@@ -38,20 +38,18 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
     Args:
         options: `storage_options`. Options without a setting in Hadoop are left out.
     """
-    match address.kind if address else None:
+    if address is None:
+        return {}
+    match address.kind:
         case "s3":
-            assert address is not None
             settings = _s3(options)
             return {f"fs.s3a.bucket.{address.bucket}.{name}": v for name, v in settings.items()}
         case "azure":
-            assert address is not None
             return _azure(address.azure_host(address.account or account_in(options)), options)
         case "gs":
             return _gs(options)
         case "hdfs":
             return {name: value for name, value in options.items() if "." in name}
-        case _:
-            return {}
 
 
 def _s3(options: Mapping[str, str]) -> dict[str, str]:

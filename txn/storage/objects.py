@@ -77,11 +77,9 @@ class ObjectStore(Store):
         return if_there(lambda: self._ranged(path, (0, length)))
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
-        suffix = self._range if self._address.kind == "azure" else self._suffix
-        return if_there(lambda: suffix(path, length, size))
-
-    def _suffix(self, path: str, length: int, _size: int | None) -> bytes:
-        return self._ranged(path, {"suffix": length})
+        if self._address.kind == "azure":
+            return if_there(lambda: self._range(path, length, size))
+        return if_there(lambda: self._ranged(path, {"suffix": length}))
 
     def _ranged(self, path: str, span: tuple[int, int] | SuffixRange) -> bytes:
         from obstore.exceptions import GenericError
