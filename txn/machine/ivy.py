@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, tostring
 from xml.sax.saxutils import quoteattr
 
 from txn.errors import SetupError
@@ -118,31 +119,27 @@ def _resolve(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
 
 
 def _module(request: Request) -> str:
-    lines = [
-        f'<ivy-module version="2.0" xmlns:m={quoteattr(_EXTRA)}>',
-        '<info organisation="txn" module="jars"/><dependencies>',
-    ]
+    root = Element("ivy-module", {"version": "2.0", "xmlns:m": _EXTRA})
+    SubElement(root, "info", organisation="txn", module="jars")
+    all_of_it = SubElement(root, "dependencies")
     for coordinates in request.modules:
-        group, artifact, version, *classifier = map(quoteattr, coordinates.split(":"))
-        artifact_element = "".join(
-            f'<artifact name={artifact} type="jar" ext="jar" m:classifier={kind}/>'
-            for kind in classifier
+        group, artifact, version, *classifier = coordinates.split(":")
+        names = {"org": group, "name": artifact, "rev": version, "conf": "default->default"}
+        dependency = SubElement(
+            all_of_it, "dependency", names, transitive=str(not classifier).lower()
         )
-        lines.append(
-            f'<dependency org={group} name={artifact} rev={version} conf="default->default"'
-            f' transitive="{str(not classifier).lower()}">{artifact_element}</dependency>'
-        )
+        for kind in classifier:
+            jar = {"name": artifact, "type": "jar", "ext": "jar", "m:classifier": kind}
+            SubElement(dependency, "artifact", jar)
     for group in request.without_groups:
         pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need another jar
-        lines.append(f'<exclude org={quoteattr(pattern)} matcher="regexp"/>')
-    lines += [f"<exclude module={quoteattr(name)}/>" for name in request.without_artifacts]
+        SubElement(all_of_it, "exclude", org=pattern, matcher="regexp")
+    for name in request.without_artifacts:
+        SubElement(all_of_it, "exclude", module=name)
     for name, version in request.instead.items():
-        group, artifact = (quoteattr(part) for part in name.split(":"))
-        lines.append(
-            f'<override org={group} module={artifact} matcher="exact" rev={quoteattr(version)}/>'
-        )
-    lines.append("</dependencies></ivy-module>")
-    return "\n".join(lines)
+        group, artifact = name.split(":")
+        SubElement(all_of_it, "override", org=group, module=artifact, matcher="exact", rev=version)
+    return tostring(root, "unicode")
 
 
 def _reason(output: str) -> str:
