@@ -16,6 +16,7 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -68,17 +69,13 @@ class AppendingCommitter(TableCommitter):
 
     def _rows_below(self, paths: Sequence[str], txid: int) -> DataFrame:
         """The rows of these files that were written before `txid`."""
-        from pyspark.sql import functions as sf
-
         urls = [self._storage.read_url(path) for path in paths]
         reader = strict_reader(self._session({}), self._table_schema(), self._storage)
         stored = reader.parquet(*urls)
         return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 
-    def _table_schema(self) -> StructType:
-        from pyspark.sql.types import LongType, StructType
-
-        return StructType([*self._known_staged_schema().fields]).add(TXID, LongType())
+    def _table_schema(self) -> st.StructType:
+        return st.StructType([*self._known_staged_schema().fields]).add(TXID, st.LongType())
 
 
 class AppendTable(AppendingCommitter):
@@ -113,8 +110,6 @@ class AppendTable(AppendingCommitter):
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """The rows themselves."""
-        from pyspark.sql import functions as sf
-
         return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
@@ -123,9 +118,6 @@ class AppendTable(AppendingCommitter):
         A column whose name differs only in case counts as present, unless the session is
         case-sensitive: it keeps its name, and staging the rows refuses it.
         """
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructType
-
         columns = self._log.columns()
         if columns is None:
             return None
@@ -134,7 +126,7 @@ class AppendTable(AppendingCommitter):
         if len(own) < len(batch.columns):
             return batch  # two columns of one name, which no table takes
         whole = []
-        for field in StructType.fromJson(columns):
+        for field in st.StructType.fromJson(columns):
             own_name = own.pop(field.name if exact else field.name.lower(), None)
             if own_name is not None:
                 whole.append(sf.col(quoted(own_name)))

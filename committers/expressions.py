@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.own_session import moved
 
@@ -26,8 +27,6 @@ def bigint(value: int) -> Column:
     compute keeps it from turning the element into a literal again. The expression is SQL: columns
     made one by one would take thirty calls into Java.
     """
-    from pyspark.sql import functions as sf
-
     always_one = "least(spark_partition_id(), 0) + 1"
     return sf.expr(f"element_at(array(CAST({value} AS bigint)), {always_one})")
 
@@ -50,8 +49,6 @@ def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = Non
     partitions, one of their second ... An empty child with another partitioning prevents that, in
     any session, whatever its `spark.sql.unionOutputPartitioning`.
     """
-    from pyspark.sql import functions as sf
-
     first = frames[0]
     session = session or first.sparkSession
     if len(frames) == 1:
@@ -67,14 +64,11 @@ def with_valid_text(schema: StructType, table: str) -> list[Column]:
 
     Spark accepts any bytes as a string: from a Parquet file, from `cast(value AS string)`.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StringType
-
     columns = []
     for field in schema:
         name = field.name
         column = sf.col(quoted(name))
-        if isinstance(field.dataType, StringType):
+        if isinstance(field.dataType, st.StringType):
             # A tenth more transactions a second than the same check with a message of txn's own.
             column = sf.validate_utf8(column).alias(name)
         elif (valid := _valid_utf8(column, field.dataType)) is not None:
@@ -117,9 +111,6 @@ def _not_utf8(columns: str, column: str, table: str) -> str:
 
 def _valid_utf8(value: Column, kind: DataType) -> Column | None:
     """True if all text within a value is UTF-8 or NULL; None if its type has no text."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
-
     if isinstance(kind, st.StringType):
         return sf.is_valid_utf8(value)
     if isinstance(kind, st.ArrayType):

@@ -38,6 +38,7 @@ from txn.interfaces import (
     Staged,
     StoredRows,
 )
+from txn.spark.lazy import st
 from txn.spark.own_session import computing_session, own_session, settings_of
 from txn.storage.storage import Storage
 
@@ -251,20 +252,18 @@ class TableCommitter(Committer):
         """Return whether the table may hold rows of an attempt that never finished."""
         return unfinished(self._log.last_publication(), publication)
 
-    def _logged_schema(self) -> StructType:
+    def _logged_schema(self) -> st.StructType:
         """Columns of the table, bookkeeping included, as recorded in its log.
 
         Raises:
             TopologyError: the table was not opened, or does not exist.
         """
-        from pyspark.sql.types import StructType
-
         columns = self._log.columns()
         if columns is None:
             raise TopologyError(
                 f"Table {self.name} is read before it was opened.", number="TXN-116"
             )
-        return StructType.fromJson(columns)
+        return st.StructType.fromJson(columns)
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
         """Call `read` over the table's files; repeat it if they were rewritten meanwhile.

@@ -11,6 +11,7 @@ from committers.aggregates.parameters import as_text, require_text
 from committers.aggregates.totals import of_table
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -32,15 +33,11 @@ __all__ = [
 
 def input_column(name: str) -> Column:
     """The input column of this name."""
-    from pyspark.sql import functions as sf
-
     return sf.col(quoted(name))
 
 
 def either(combined: Column, stored: Column, partial: Column) -> Column:
     """`combined`; where that is NULL, `stored` or `partial`, whichever is not NULL."""
-    from pyspark.sql import functions as sf
-
     return sf.coalesce(combined, stored, partial)
 
 
@@ -54,32 +51,25 @@ def input_value(name: str, kinds: Mapping[str, DataType]) -> Column:
 
 
 def _is_float(kind: DataType) -> bool:
-    from pyspark.sql.types import DoubleType, FloatType
-
-    return isinstance(kind, DoubleType | FloatType)
+    return isinstance(kind, st.DoubleType | st.FloatType)
 
 
 def _has_floats(kind: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, StructType
-
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, st.ArrayType):
         return _has_floats(kind.elementType)
-    if isinstance(kind, StructType):
+    if isinstance(kind, st.StructType):
         return any(_has_floats(field.dataType) for field in kind)
     return _is_float(kind)
 
 
 def _without_minus_zero(value: Column, kind: DataType) -> Column:
     """`value`, of the same type, with 0.0 for every -0.0 in it; NULL stays NULL."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType, StructType
-
     if not _has_floats(kind):
         return value
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, st.ArrayType):
         element = kind.elementType
         return sf.transform(value, lambda one: _without_minus_zero(one, element))
-    if isinstance(kind, StructType):
+    if isinstance(kind, st.StructType):
         fields = (
             _without_minus_zero(value.getField(one.name), one.dataType).alias(one.name)
             for one in kind
@@ -90,8 +80,6 @@ def _without_minus_zero(value: Column, kind: DataType) -> Column:
 
 def if_any(merged: Column, partial: Column) -> Column:
     """`merged`, an aggregate over partials; NULL if all of them are NULL."""
-    from pyspark.sql import functions as sf
-
     return sf.when(sf.count(partial) > 0, merged)
 
 
@@ -101,10 +89,8 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
     Raises:
         TopologyError: naming the column and its type.
     """
-    from pyspark.sql.types import NumericType
-
     kind = kinds.get(name)
-    if kind is not None and not isinstance(kind, NumericType):
+    if kind is not None and not isinstance(kind, st.NumericType):
         raise TopologyError(
             f"{aggregate!r} needs a column of numbers, but '{name}' is {kind.simpleString()}. Cast "
             "it to the type in which to add it up: bigint and decimal are exact, double is not.",
@@ -159,8 +145,6 @@ class Builtin(Aggregate):
 
     def zero(self) -> Column:
         """NULL, SQL's value for no rows."""
-        from pyspark.sql import functions as sf
-
         return sf.lit(None)
 
 

@@ -19,6 +19,7 @@ from committers.aggregates.base import (
 )
 from committers.aggregates.parameters import require_number, require_text
 from txn.spark.jvm import load_quietly
+from txn.spark.lazy import sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -44,8 +45,6 @@ class _Ordered(Reduction):
 
     def _values(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<order, value>; NULL if the order is NULL: the row is neither first nor last."""
-        from pyspark.sql import functions as sf
-
         order, value = (input_value(name, kinds) for name in (self.order_by, self.column))
         row = sf.struct(order.alias("order"), value.alias("value"))
         return sf.when(order.isNotNull(), row)
@@ -64,14 +63,10 @@ class First(_Ordered):
     """
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.min(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The lesser (order, value) of the two; NULL counts only if both are NULL."""
-        from pyspark.sql import functions as sf
-
         return sf.least(stored, partial)
 
 
@@ -84,14 +79,10 @@ class Last(_Ordered):
     """
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.max(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The greater (order, value) of the two; NULL counts only if both are NULL."""
-        from pyspark.sql import functions as sf
-
         return sf.greatest(stored, partial)
 
 
@@ -130,8 +121,6 @@ class FirstN(Builtin):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """min_by(row, row, n), or max_by, 0.0 for -0.0."""
-        from pyspark.sql import functions as sf
-
         row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         present = sf.when(input_column(self.order_by).isNotNull(), row)
         name = "max_by" if self.descending else "min_by"
@@ -140,21 +129,15 @@ class FirstN(Builtin):
 
     def zero(self) -> Column:
         """No rows."""
-        from pyspark.sql import functions as sf
-
         return sf.array()
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The first `n` of both."""
-        from pyspark.sql import functions as sf
-
         both = either(sf.concat(stored, partial), stored, partial)
         return sf.slice(sf.sort_array(both, asc=not self.descending), 1, self.n)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The first `n` of all."""
-        from pyspark.sql import functions as sf
-
         rows = sf.sort_array(sf.flatten(sf.collect_list(partial)), asc=not self.descending)
         return if_any(sf.slice(rows, 1, self.n), partial)
 
@@ -191,32 +174,22 @@ class CollectSet(OfColumn):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """The smallest values of collect_set(column), 0.0 for -0.0."""
-        from pyspark.sql import functions as sf
-
         return self._smallest(sf.collect_set(input_value(self.column, kinds)))
 
     def zero(self) -> Column:
         """No values."""
-        from pyspark.sql import functions as sf
-
         return sf.array()
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The smallest values of both."""
-        from pyspark.sql import functions as sf
-
         return self._smallest(either(sf.array_union(stored, partial), stored, partial))
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The smallest values of all."""
-        from pyspark.sql import functions as sf
-
         values = sf.array_distinct(sf.flatten(sf.collect_list(partial)))
         return if_any(self._smallest(values), partial)
 
     def _smallest(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.slice(sf.sort_array(values), 1, self.limit)
 
 
@@ -252,29 +225,21 @@ class CountDistinct(OfColumn):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """hll_sketch_agg(column)."""
-        from pyspark.sql import functions as sf
-
         load_quietly(_WARNS)
         return sf.hll_sketch_agg(input_column(self.column), self.lg_config_k)
 
     def zero(self) -> Column:
         """The empty sketch, the same bytes as hll_sketch_agg over no rows."""
-        from pyspark.sql import functions as sf
-
         # Source: Apache DataSketches, HllUtil and PreambleUtil: an empty list of HLL_8 coupons.
         header = (2, 1, 7, self.lg_config_k, 3, 4, 0, 8)
         return sf.lit(bytes(header) + bytes(32))
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The union of both sketches."""
-        from pyspark.sql import functions as sf
-
         return either(sf.hll_union(stored, partial), stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The union of all sketches."""
-        from pyspark.sql import functions as sf
-
         # The union of one sketch would estimate a little differently from that sketch.
         single = sf.any_value(partial, sf.lit(True))
         union = sf.when(sf.count(partial) == 1, single).otherwise(sf.hll_union_agg(partial))
@@ -282,6 +247,4 @@ class CountDistinct(OfColumn):
 
     def result(self, stored: Column) -> Column:
         """The sketch's estimate."""
-        from pyspark.sql import functions as sf
-
         return sf.hll_sketch_estimate(stored)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates.base import Builtin, if_any, input_value
 from committers.aggregates.parameters import require_text
+from txn.spark.lazy import sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -56,28 +57,20 @@ class Fold(Builtin):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """The rows, sorted, 0.0 for -0.0."""
-        from pyspark.sql import functions as sf
-
         row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         return sf.sort_array(sf.collect_list(row))
 
     def initial(self, partial: Column) -> Column:
         """The rows folded into `init`."""
-        from pyspark.sql import functions as sf
-
         return self._fold(sf.expr(self.init), partial)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The rows folded into the stored value, or into `init` if that is NULL."""
-        from pyspark.sql import functions as sf
-
         folded = self._fold(sf.coalesce(stored, sf.expr(self.init)), partial)
         return sf.when(partial.isNull(), stored).otherwise(folded)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The rows of all, batch by batch in the order of txids."""
-        from pyspark.sql import functions as sf
-
         entry = sf.when(partial.isNotNull(), sf.struct(txid.alias("txid"), partial.alias("rows")))
         batches = sf.sort_array(sf.collect_list(entry))
         rows = sf.flatten(sf.transform(batches, lambda batch: batch["rows"]))
@@ -85,12 +78,8 @@ class Fold(Builtin):
 
     def zero(self) -> Column:
         """No rows."""
-        from pyspark.sql import functions as sf
-
         return sf.array()
 
     def _fold(self, start: Column, rows: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         step = sf.expr(f"(acc, row) -> {self.reduce}")
         return sf.call_function("aggregate", rows, start, step)

@@ -27,6 +27,7 @@ from committers.aggregates.totals import (
     wants_exact_check,
     whole_sum,
 )
+from txn.spark.lazy import sf, st
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -59,8 +60,6 @@ class Count(Builtin):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """count(*) or count(column)."""
-        from pyspark.sql import functions as sf
-
         return sf.count("*" if self.column is None else input_column(self.column))
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -73,8 +72,6 @@ class Count(Builtin):
 
     def zero(self) -> Column:
         """0."""
-        from pyspark.sql import functions as sf
-
         return sf.lit(0).cast("bigint")
 
 
@@ -111,14 +108,10 @@ class Min(_OfValues):
     """Smallest value of a column, NULL without values. NaN is the greatest number."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.min(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The smaller of the two; NULL counts only if both are NULL."""
-        from pyspark.sql import functions as sf
-
         return sf.least(stored, partial)
 
 
@@ -126,14 +119,10 @@ class Max(_OfValues):
     """Greatest value of a column, NULL without values. NaN is the greatest number."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.max(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """The greater of the two; NULL counts only if both are NULL."""
-        from pyspark.sql import functions as sf
-
         return sf.greatest(stored, partial)
 
 
@@ -148,8 +137,6 @@ class Avg(OfColumn):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<sum, count> of a column of numbers."""
-        from pyspark.sql import functions as sf
-
         require_numeric(self, self.column, kinds)
         kind = kinds.get(self.column)
         total, count = _checked_sum(self, kind), sf.count(input_column(self.column))
@@ -159,8 +146,6 @@ class Avg(OfColumn):
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """Sum by sum, count by count."""
-        from pyspark.sql import functions as sf
-
         kinds = {} if kind is None else _types_of_fields(kind)
         total, count = (
             _added(stored[name], partial[name], kinds.get(name), self._what)
@@ -171,8 +156,6 @@ class Avg(OfColumn):
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Sums and counts added up."""
-        from pyspark.sql import functions as sf
-
         kinds = _types_of_fields(kind)
         total = exact_sum(partial["sum"], kinds["sum"], self._what)
         count = exact_sum(partial["count"], kinds["count"], self._what)
@@ -181,8 +164,6 @@ class Avg(OfColumn):
 
     def result(self, stored: Column) -> Column:
         """The quotient; NULL, not an error, for a count of 0."""
-        from pyspark.sql import functions as sf
-
         counted = stored["count"] > 0
         mean = sf.when(counted, sf.try_divide(stored["sum"], stored["count"]))
         return or_overflow(mean, counted, self._what)
@@ -199,8 +180,6 @@ class Variance(OfColumn):
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<count, mean, m2> of a column of numbers."""
-        from pyspark.sql import functions as sf
-
         require_numeric(self, self.column, kinds)
         column = input_column(self.column).cast("double")
         count = sf.count(column)
@@ -212,8 +191,6 @@ class Variance(OfColumn):
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
         """Add the counts, weight the mean by count, add both m2 and the distance of the means."""
-        from pyspark.sql import functions as sf
-
         old, new = _or_zero(stored["count"]), _or_zero(partial["count"])
         total, distance = old + new, partial["mean"] - stored["mean"]
         mean = stored["mean"] + distance * new / total
@@ -227,7 +204,6 @@ class Variance(OfColumn):
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Combine them one by one, in any order: sums of squares would lose digits."""
-        from pyspark.sql import functions as sf
 
         def add(one: Column, other: Column) -> Column:
             counted = sf.when(other["count"] == 0, one).otherwise(self._combine(one, other, kind))
@@ -237,8 +213,6 @@ class Variance(OfColumn):
 
     def result(self, stored: Column) -> Column:
         """m2 / (count - 1)."""
-        from pyspark.sql import functions as sf
-
         return sf.when(stored["count"] > 1, stored["m2"] / (stored["count"] - 1))
 
 
@@ -247,8 +221,6 @@ class StdDev(Variance):
 
     def result(self, stored: Column) -> Column:
         """The root of the variance."""
-        from pyspark.sql import functions as sf
-
         return sf.sqrt(super().result(stored))
 
 
@@ -256,8 +228,6 @@ class BoolAnd(_OfValues):
     """True if a boolean column is true in all rows where it is not NULL; NULL without such rows."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.bool_and(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -268,8 +238,6 @@ class BoolOr(_OfValues):
     """True if a boolean column is true in any row; NULL if it is NULL in all of them."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.bool_or(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -280,8 +248,6 @@ class BitAnd(_OfValues):
     """Bitwise AND of an integer column over the rows where it is not NULL, in the column's type."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.bit_and(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -292,8 +258,6 @@ class BitOr(_OfValues):
     """Bitwise OR of an integer column over the rows where it is not NULL, in the column's type."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.bit_or(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -304,8 +268,6 @@ class BitXor(_OfValues):
     """Bitwise XOR of an integer column over the rows where it is not NULL, in the column's type."""
 
     def _reduce(self, values: Column) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.bit_xor(values)
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -318,11 +280,8 @@ def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
     Args:
         kind: the column's type; None if unknown.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import LongType
-
     column = input_column(aggregate.column)
-    if isinstance(kind, LongType):
+    if isinstance(kind, st.LongType):
         total = whole_sum(column)
     else:
         # `try_sum` of decimals takes twice the time of `sum`.
@@ -346,13 +305,9 @@ def _types_of_fields(kind: DataType) -> dict[str, DataType]:
 
 
 def _or_zero(count: Column) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.coalesce(count, sf.lit(0).cast("bigint"))
 
 
 def _unless_both_null(stored: Column, partial: Column, both: Column) -> Column:
     """`both`, or NULL if both inputs are NULL: a struct of NULLs is not NULL by itself."""
-    from pyspark.sql import functions as sf
-
     return sf.when(stored.isNotNull() | partial.isNotNull(), both)

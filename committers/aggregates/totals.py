@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from txn.spark.lazy import sf, st
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType, DecimalType
+    from pyspark.sql.types import DataType
 
 __all__ = [
     "exact_add",
@@ -37,8 +39,6 @@ _LOW_HALF = 2**_HALF - 1
 
 def or_overflow(total: Column, counted: Column, what: str) -> Column:
     """`total`; an error if it is NULL although `counted` is true."""
-    from pyspark.sql import functions as sf
-
     error = sf.raise_error(sf.lit(_OVERFLOW.format(what)))
     return sf.coalesce(total, sf.when(counted, error))
 
@@ -83,9 +83,7 @@ def wants_exact_check(kind: DataType | None) -> bool:
 
     Spark adds ten digits to the sum of a narrower decimal: that takes 10,000,000,000 rows.
     """
-    from pyspark.sql.types import DecimalType
-
-    return not isinstance(kind, DecimalType) or kind.precision > _SAFE_DIGITS
+    return not isinstance(kind, st.DecimalType) or kind.precision > _SAFE_DIGITS
 
 
 def exact_sum(values: Column, kind: DataType, what: str) -> Column:
@@ -97,10 +95,9 @@ def exact_sum(values: Column, kind: DataType, what: str) -> Column:
     Args:
         what: the sum's name, for the error.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import LongType
-
-    total = whole_sum(values) if isinstance(kind, LongType) else sf.try_sum(values).try_cast(kind)
+    total = (
+        whole_sum(values) if isinstance(kind, st.LongType) else sf.try_sum(values).try_cast(kind)
+    )
     return or_overflow(total, sf.count(values) > 0, what)
 
 
@@ -110,8 +107,6 @@ def whole_sum(values: Column) -> Column:
     Adds up both halves of the bits separately: for less than 2^31 values neither sum can overflow.
     Grouping 20 million rows that way takes 3.2 s of a core, `try_sum` 2.9, sums of decimals 5.6.
     """
-    from pyspark.sql import functions as sf
-
     high = sf.try_sum(sf.shiftright(values, _HALF))
     low = sf.try_sum(values.bitwiseAND(sf.lit(_LOW_HALF)))
     carried = sf.try_add(high, sf.shiftright(low, _HALF))
@@ -128,10 +123,7 @@ def quotient_checked(total: Column, count: Column, kind: DataType, what: str) ->
     Args:
         total: the sum of `count` values of the type `kind`.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import DecimalType
-
-    if not isinstance(kind, DecimalType):
+    if not isinstance(kind, st.DecimalType):
         return total
     room = min(kind.precision + 10, _MOST_DIGITS) - kind.scale - _QUOTIENT_DIGITS
     if room <= 0:
@@ -139,9 +131,9 @@ def quotient_checked(total: Column, count: Column, kind: DataType, what: str) ->
     # The sum of more values cannot be so large. Whole numbers of 38 digits are multiplied and
     # compared exactly, whatever the session's settings.
     few = 10 ** (_MOST_DIGITS - _QUOTIENT_DIGITS) - 1
-    counted = sf.least(count, sf.lit(few)).cast(DecimalType(_MOST_DIGITS - _QUOTIENT_DIGITS, 0))
-    limit = (counted * sf.lit(Decimal(10**_QUOTIENT_DIGITS))).cast(DecimalType(_MOST_DIGITS, 0))
-    size = sf.floor(sf.abs(total)).cast(DecimalType(_MOST_DIGITS, 0))
+    counted = sf.least(count, sf.lit(few)).cast(st.DecimalType(_MOST_DIGITS - _QUOTIENT_DIGITS, 0))
+    limit = (counted * sf.lit(Decimal(10**_QUOTIENT_DIGITS))).cast(st.DecimalType(_MOST_DIGITS, 0))
+    size = sf.floor(sf.abs(total)).cast(st.DecimalType(_MOST_DIGITS, 0))
     return sf.when((count > few) | (size < limit) | total.isNull(), total).otherwise(
         sf.raise_error(sf.lit(_OVERFLOW.format(what)))
     )
@@ -152,10 +144,7 @@ def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Col
 
     Whatever the session's settings, and without losing a digit of the scale.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import DecimalType
-
-    if isinstance(kind, DecimalType) and kind.precision == _MOST_DIGITS and kind.scale > 0:
+    if isinstance(kind, st.DecimalType) and kind.precision == _MOST_DIGITS and kind.scale > 0:
         both = _widest_sum(stored.cast(kind), partial.cast(kind), kind)
     else:
         both = sf.try_add(stored, partial).try_cast(kind)
@@ -164,7 +153,7 @@ def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Col
     return or_overflow(total, there, what)
 
 
-def _widest_sum(one: Column, other: Column, kind: DecimalType) -> Column:
+def _widest_sum(one: Column, other: Column, kind: st.DecimalType) -> Column:
     """The sum of two decimals of 38 digits; NULL if it has more.
 
     `one + other` has 39 digits, of which Spark drops the last one of the scale, and `-one` is
@@ -172,12 +161,10 @@ def _widest_sum(one: Column, other: Column, kind: DecimalType) -> Column:
     place, through text, which moves the point exactly. Needs ANSI mode, where the text of a small
     decimal has no exponent; without it the result is NULL, and never wrong.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import DecimalType
 
-    def moved_point(value: Column, places: int, to: DecimalType) -> Column:
+    def moved_point(value: Column, places: int, to: st.DecimalType) -> Column:
         return sf.concat(value.cast("string"), sf.lit(f"E{places}")).try_cast(to)
 
-    whole = DecimalType(kind.precision, 0)
+    whole = st.DecimalType(kind.precision, 0)
     units = [moved_point(value, kind.scale, whole) for value in (one, other)]
     return moved_point(sf.try_add(*units), -kind.scale, kind)

@@ -12,6 +12,7 @@ from committers.state.merging import merged_by_key
 from committers.state.removal import REMOVED, marks_of, without_removed
 from committers.table_rows import strict_reader
 from txn.delta.commits import TXID
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.own_session import computing_session
 from txn.storage.storage import Storage
@@ -110,8 +111,6 @@ class CompactedRows:
         mark in a file that is not compacted. A mark stays as long as another file may have a row of
         its txid or before.
         """
-        from pyspark.sql import functions as sf
-
         keys = self._layout.keys
         # Marks of uncommitted txids may be taken back.
         certain = self._read(

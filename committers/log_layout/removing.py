@@ -14,6 +14,7 @@ from committers.state.reading import LogReader
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Prepared, Publication, Staged, StagedFile
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ class RemovalMarks:
 
     def _rows(self, staged: Staged, publication: Publication, session: SparkSession) -> DataFrame:
         """Rows that void all earlier values of the keys that this txid removes."""
-        from pyspark.sql import functions as sf
-
         rows, _ = self._reader.touched(staged, publication.first_txid, session, session)
         values = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
         columns = [
@@ -84,8 +83,6 @@ class RemovalMarks:
         Does not evaluate the condition again: it may depend on a clock, and here on another
         session.
         """
-        from pyspark.sql import functions as sf
-
         txid = publication.last_txid
         if prepared.skipped:
             paths = [file.path for file in self._log.files_now() if file.may_hold(txid)]

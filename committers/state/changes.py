@@ -20,6 +20,7 @@ from committers.state.removal import REMOVED, with_removal
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.storage.storage import Storage
 
@@ -88,8 +89,6 @@ def files_of_held(
 
 def from_previous_values(layout: UpsertLayout, written: DataFrame, txid: int) -> DataFrame:
     """Changes from the files that `txid` wrote into an opaque table."""
-    from pyspark.sql import functions as sf
-
     removed = sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else sf.lit(False)
     columns = layout.change_columns(
         [sf.col(quoted(key)) for key in layout.keys],
@@ -115,8 +114,6 @@ def from_replaced_rows(
         replaced: None when the version replaces none: every key is new.
         only: rows with the keys to report; None: every key written by `txid`.
     """
-    from pyspark.sql import functions as sf
-
     some = written if written is not None else replaced
     if some is None:
         raise ValueError("a version that touches a key adds or removes a file")
@@ -152,8 +149,6 @@ def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None)
         rows: `committers.state.merging.touched`.
         removed: the keys that the txid removes; None if it removes none.
     """
-    from pyspark.sql import functions as sf
-
     before = sf.col(quoted(BEFORE))
     existed = before.isNotNull()
     shown, gone = with_removal(layout.shown_once(rows, before), layout.keys, removed)
@@ -174,21 +169,15 @@ def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
     Args:
         rows: `committers.state.merging.touched`.
     """
-    from pyspark.sql import functions as sf
-
     gone = layout.shown_once(rows).where(sf.expr(layout.remove_where or "false"))
     return gone.select(*(sf.col(quoted(key)) for key in layout.keys))
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
     """Columns of one side of the join, and a mark for rows of that side."""
-    from pyspark.sql import functions as sf
-
     columns = [sf.col(quoted(name)).alias(f"{side}_{name}") for name in names]
     return frame.select(*columns, sf.lit(True).alias(side))
 
 
 def _col(side: str, name: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(quoted(f"{side}_{name}"))

@@ -14,6 +14,7 @@ from committers.state.shape import StateShape
 from committers.state.stored import StoredState
 from txn.errors import TableRefusedError
 from txn.spark.causes import in_one_line
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.rows import local_frame, verify_rows
 
@@ -100,8 +101,6 @@ def _key_condition(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType
     None: a join is better, because of many keys or several columns, or because SQL's equality of
     the type is not that of its values.
     """
-    from pyspark.sql import functions as sf
-
     if not 0 < len(keys) <= _MOST_IN_CONDITION or len(types) > 1:
         return None
     ((name, kind),) = types.items()
@@ -155,16 +154,12 @@ def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> lis
 
 def _selected(keys: DataFrame, types: Mapping[str, DataType], where: str) -> DataFrame:
     """Select exactly the table's key columns from a DataFrame of keys."""
-    from pyspark.sql import functions as sf
-
     _require_columns(keys.schema, types, where)
     return keys.select(*(sf.col(quoted(name)) for name in types))
 
 
-def _schema(types: Mapping[str, DataType]) -> StructType:
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(name, kind) for name, kind in types.items()])
+def _schema(types: Mapping[str, DataType]) -> st.StructType:
+    return st.StructType([st.StructField(name, kind) for name, kind in types.items()])
 
 
 def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> TableRefusedError:
@@ -180,12 +175,10 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
 
     For an array column a list is the key itself, whatever its length.
     """
-    from pyspark.sql.types import ArrayType
-
     row: tuple[Any, ...] = (key,)
     if isinstance(key, Mapping) and set(key) == set(types):
         row = tuple(key[name] for name in types)
-    elif isinstance(key, list) and [*map(type, types.values())] == [ArrayType]:
+    elif isinstance(key, list) and [*map(type, types.values())] == [st.ArrayType]:
         pass
     elif isinstance(key, tuple | list) and len(key) == len(types):
         row = tuple(key)
@@ -207,8 +200,6 @@ def _has_type(value: Any, kind: DataType) -> bool:
     It turns anything into text for a string, rounds a decimal, cuts the time off a date, and makes
     a double beyond the range of float infinite.
     """
-    from pyspark.sql import types as st
-
     if value is None or isinstance(kind, st.ArrayType | st.MapType | st.StructType):
         return True
     if isinstance(value, tuple | list | Mapping):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from committers.expressions import passing
 from txn.interfaces import KeysReader
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
             aggregate.
         buckets: the number of buckets.
     """
-    from pyspark.sql import functions as sf
-
     if not keys:
         return sf.lit(0)
     parts: list[Column] = []
@@ -96,8 +95,6 @@ def joined_by_key(
         columns: columns of `others`, besides its keys.
         has_null: True if a key of `others` may be NULL.
     """
-    from pyspark.sql import functions as sf
-
     renamed = others.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), *columns)
     condition = same_key(
         keys,
@@ -123,8 +120,6 @@ def same_key(
         other: name -> that of the other side.
         has_null: True if both may be NULL, and then are the same.
     """
-    from pyspark.sql import functions as sf
-
     pairs = [(one(key), other(key)) for key in keys]
     same = [a.eqNullSafe(b) if has_null else a == b for a, b in pairs]
     return reduce(lambda left, right: left & right, same) if same else sf.lit(True)
@@ -136,17 +131,14 @@ def _filler(kind: DataType) -> Column | None:
     Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
     only its NULL keys go into a second file of their bucket.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types
-
-    if isinstance(kind, types.BooleanType):
+    if isinstance(kind, st.BooleanType):
         return sf.lit(False)
-    if isinstance(kind, types.NumericType):
+    if isinstance(kind, st.NumericType):
         return sf.lit(0).cast(kind)
-    if isinstance(kind, types.StringType | types.BinaryType):
+    if isinstance(kind, st.StringType | st.BinaryType):
         return sf.lit("").cast(kind)
-    if isinstance(kind, types.DateType):
+    if isinstance(kind, st.DateType):
         return sf.lit("1970-01-01").cast(kind)
-    if isinstance(kind, types.TimestampType):
+    if isinstance(kind, st.TimestampType):
         return sf.timestamp_micros(sf.lit(0))
     return None

@@ -22,11 +22,12 @@ from committers.state.partials import ROWS, overrides
 from committers.state.removal import REMOVED, marks_of, without_removed
 from committers.state.shape import StateShape, types_with
 from txn.delta.commits import TXID
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 __all__ = ["PREV_TXID", "RESERVED", "ROW", "LogLayout", "UpsertLayout"]
 
@@ -64,23 +65,20 @@ class UpsertLayout(StateShape):
         removed = (REMOVED,) if self.keeps_removed else ()
         return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
 
-    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+    def table_schema(self, spark: SparkSession, partials: st.StructType) -> st.StructType:
         """Columns of the table, given those of the partials. Runs no job."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
-
         differ = {
             name: aggregate.initial(sf.col(quoted(name)))
             for name, aggregate in self.aggregates.items()
             if overrides(aggregate, "initial")
         }
         types = types_with(spark, partials, differ)
-        own: dict[str, DataType] = {TXID: LongType(), PREV_TXID: LongType()}
-        own |= {REMOVED: BooleanType(), BUCKET: IntegerType()}
+        own: dict[str, DataType] = {TXID: st.LongType(), PREV_TXID: st.LongType()}
+        own |= {REMOVED: st.BooleanType(), BUCKET: st.IntegerType()}
         own |= {f"prev_{name}": types[name] for name in self.values}
-        fields = [StructField(name, types[name]) for name in (*self.keys, *self.values)]
-        fields += [StructField(name, own[name]) for name in self.bookkeeping]
-        return StructType(fields)
+        fields = [st.StructField(name, types[name]) for name in (*self.keys, *self.values)]
+        fields += [st.StructField(name, own[name]) for name in self.bookkeeping]
+        return st.StructType(fields)
 
     def shown_value(self, name: str, stored: Column) -> Column:
         """The value of `name` that readers see."""
@@ -98,8 +96,6 @@ class UpsertLayout(StateShape):
 
     def alive(self, stored: DataFrame) -> DataFrame:
         """`stored` without the tombstones of removed keys."""
-        from pyspark.sql import functions as sf
-
         if not self.keeps_removed:
             return stored
         return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
@@ -109,8 +105,6 @@ class UpsertLayout(StateShape):
 
         Tombstones written since restore their key; older ones are final and vanish.
         """
-        from pyspark.sql import functions as sf
-
         dead = sf.col(TXID) >= first_txid
         columns = [sf.col(quoted(key)) for key in self.keys]
         for name in (*self.values, TXID):
@@ -149,12 +143,10 @@ class LogLayout(StateShape):
         """The table's own columns, in their order."""
         return (TXID, REMOVED) if self.keeps_removed else (TXID,)
 
-    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+    def table_schema(self, spark: SparkSession, partials: st.StructType) -> st.StructType:
         """Columns of the table, given those of the partials."""
-        from pyspark.sql.types import BooleanType, LongType, StructType
-
-        schema = StructType([*partials.fields]).add(TXID, LongType())
-        return schema.add(REMOVED, BooleanType()) if self.keeps_removed else schema
+        schema = st.StructType([*partials.fields]).add(TXID, st.LongType())
+        return schema.add(REMOVED, st.BooleanType()) if self.keeps_removed else schema
 
     def shown_value(self, name: str, stored: Column) -> Column:
         """The value of `name` that readers see."""
@@ -179,8 +171,6 @@ class LogLayout(StateShape):
             rest: its other rows, few enough to send them to every task.
             has_null: True if a key of `rest` may be NULL; without, reading takes a third less time.
         """
-        from pyspark.sql import functions as sf
-
         keys = sf.broadcast(rest)
         alone = joined_by_key(once, keys, self.keys, "left_anti", has_null=has_null)
         touched = with_keys_of(once, keys, self.keys, has_null=has_null)

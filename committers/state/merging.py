@@ -10,6 +10,7 @@ from committers.state.keys import with_keys_of
 from committers.state.partials import merges
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ def merged_by_key(
         rows: rows of a log table, `txid` included.
         with_txid: keep `txid`, the greatest of each key.
     """
-    from pyspark.sql import functions as sf
-
     columns = merges(aggregates, {field.name: field.dataType for field in rows.schema})
     if keys:
         merged = rows.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
@@ -61,8 +60,6 @@ def touched(
         staged: the partials of one txid, with the txid.
         before: the table's living rows before it.
     """
-    from pyspark.sql import functions as sf
-
     names = (*keys, *aggregates, TXID)
     columns = [sf.col(quoted(name)) for name in names]
     old = merged_by_key(with_keys_of(before, staged, keys), keys, aggregates, with_txid=True)

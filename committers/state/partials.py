@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, merged, partials_over
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -
     Args:
         kinds: value column -> type of its partials, which stays the same.
     """
-    from pyspark.sql import functions as sf
-
     txid = sf.col(TXID)
     values = [
         merged(aggregate, sf.col(quoted(name)), txid, kinds[name]).alias(name)
@@ -96,8 +95,6 @@ class PartialRows:
         return groups.select(*expressions.values) if expressions.values else groups
 
     def _expressions(self, batch: DataFrame, count_as: str | None) -> _Expressions:
-        from pyspark.sql import functions as sf
-
         partials = partials_over(batch, self._aggregates)
         columns = [partial.alias(name) for name, partial in partials.items()]
         count = sf.count(sf.lit(1))
@@ -117,12 +114,12 @@ class PartialRows:
 
 def nullable(kind: DataType) -> DataType:
     """`kind` with everything in it nullable, as the table stores it: Spark only casts to that."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(kind, ArrayType):
-        return ArrayType(nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(nullable(kind.keyType), nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind])
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(nullable(kind.elementType))
+    if isinstance(kind, st.MapType):
+        return st.MapType(nullable(kind.keyType), nullable(kind.valueType))
+    if isinstance(kind, st.StructType):
+        return st.StructType(
+            [st.StructField(field.name, nullable(field.dataType)) for field in kind]
+        )
     return kind

@@ -18,6 +18,7 @@ from committers.table_rows import strict_reader
 from txn.delta.commits import TXID
 from txn.errors import StateError, TableRefusedError
 from txn.interfaces import KeysReader, Staged
+from txn.spark.lazy import sf, st
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -162,8 +163,6 @@ class LogReader(StateReader[LogLayout]):
 
     def rows(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
         """The rows of these files; only those of txids before `below`, unless it is None."""
-        from pyspark.sql import functions as sf
-
         rows = self._read(paths, session)
         if below is None or not paths:
             return rows
@@ -193,8 +192,6 @@ def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -
     return strict_reader(session, without_bucket(schema), storage)
 
 
-def without_bucket(schema: StructType) -> StructType:
+def without_bucket(schema: st.StructType) -> st.StructType:
     """The columns in the files: the bucket follows from the keys."""
-    from pyspark.sql.types import StructType
-
-    return StructType([f for f in schema if f.name != BUCKET])
+    return st.StructType([f for f in schema if f.name != BUCKET])

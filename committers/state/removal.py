@@ -14,6 +14,7 @@ from committers.state.keys import joined_by_key
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 
@@ -32,7 +33,6 @@ _GONE = passing("gone")
 def check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
     """Refuse a `remove_where` that is not a condition over keys and values. Runs no job."""
     from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql import functions as sf
 
     nothing = no_rows(spark, shown)
     try:
@@ -49,8 +49,6 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
 
 def marks_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Removed keys, each with the txid of its last removal."""
-    from pyspark.sql import functions as sf
-
     marks = rows.where(sf.coalesce(sf.col(REMOVED), sf.lit(False)))
     grouped = marks.groupBy(*(sf.col(quoted(key)) for key in keys))
     return grouped.agg(sf.max(TXID).alias(TXID)).where(sf.col(TXID).isNotNull())
@@ -63,8 +61,6 @@ def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> D
         rows: rows of a log table whose keys may be removed.
         marks: `marks_of` all rows of the table.
     """
-    from pyspark.sql import functions as sf
-
     # A row without a txid is older than any txid: it is another writer's row that was accepted.
     is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(quoted(_GONE))
     living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
@@ -82,8 +78,6 @@ def with_removal(
     Args:
         gone: keys, each once; None if there are none.
     """
-    from pyspark.sql import functions as sf
-
     if gone is None:
         return rows, sf.lit(False)
     marked = joined_by_key(rows, gone, keys, "left", sf.lit(True).alias(_GONE))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from committers.state.partials import nullable, overrides
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 
@@ -103,8 +104,6 @@ class StateShape(ABC):
         Args:
             partials: one row per key.
         """
-        from pyspark.sql import functions as sf
-
         shown = self._select(partials, self._value_of_partial)
         if self.remove_where is None:
             return shown
@@ -117,24 +116,21 @@ class StateShape(ABC):
     def _select(
         self, rows: DataFrame, value: Callable[[str, Column], Column], *others: Column
     ) -> DataFrame:
-        from pyspark.sql import functions as sf
-
         keys = (sf.col(quoted(key)) for key in self.keys)
         values = (value(name, sf.col(quoted(name))).alias(name) for name in self.values)
         return rows.select(*keys, *values, *others)
 
-    def shown_schema(self, spark: SparkSession, table: StructType) -> StructType:
+    def shown_schema(self, spark: SparkSession, table: st.StructType) -> st.StructType:
         """Keys and values as readers see them, given the table's columns. Runs no job."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructField, StructType
-
         differ = {
             name: self.shown_value(name, sf.col(quoted(name)))
             for name, aggregate in self.aggregates.items()
             if overrides(aggregate, "initial") or overrides(aggregate, "result")
         }
         types = types_with(spark, table, differ)
-        return StructType([StructField(name, types[name]) for name in (*self.keys, *self.values)])
+        return st.StructType(
+            [st.StructField(name, types[name]) for name in (*self.keys, *self.values)]
+        )
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -153,18 +149,18 @@ class StateShape(ABC):
                     number="TXN-113",
                 )
 
-    def changes_schema(self, spark: SparkSession, columns: StructType, table: str) -> StructType:
+    def changes_schema(
+        self, spark: SparkSession, columns: st.StructType, table: str
+    ) -> st.StructType:
         """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
 
         Raises:
             TopologyError: a `prev_<value>` is the name of a key or another value.
         """
-        from pyspark.sql.types import StructField, StructType
-
         self.require_changes(table)
         shown = self.shown_schema(spark, columns)
-        previous = [StructField(f"prev_{name}", shown[name].dataType) for name in self.values]
-        return StructType([*shown.fields, *previous])
+        previous = [st.StructField(f"prev_{name}", shown[name].dataType) for name in self.values]
+        return st.StructType([*shown.fields, *previous])
 
     def change_columns(
         self,
@@ -180,8 +176,6 @@ class StateShape(ABC):
             after: value column -> the value that readers see now, if the key `exists`.
             before: value column -> the one that they saw before, if the key `existed`.
         """
-        from pyspark.sql import functions as sf
-
         values = (sf.when(exists, after(name)).alias(name) for name in self.values)
         previous = (sf.when(existed, before(name)).alias(f"prev_{name}") for name in self.values)
         return [*keys, *values, *previous]

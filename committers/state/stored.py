@@ -17,6 +17,7 @@ from committers.table_rows import known_files
 from txn.delta.delta_rs import DeltaError
 from txn.delta.folders import COMPACTION, job_folder
 from txn.delta.loading import load, require
+from txn.spark.lazy import st
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -115,8 +116,6 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
         TableAbsentError: the table does not exist.
         RecoveryRefusedError: the log names a file outside of the table's folder.
     """
-    from pyspark.sql.types import StructType
-
     try:
         table = require(storage) if version is None else load(storage, version)
     except DeltaError:
@@ -126,8 +125,8 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
     files = tuple(load_files(table).values())
     if not 0 < len(files) <= _MOST_FILES:
         return None
-    schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    columns = StructType([field for field in schema if field.name != BUCKET])
+    schema = st.StructType.fromJson(json.loads(table.schema().to_json()))
+    columns = st.StructType([field for field in schema if field.name != BUCKET])
     properties = table.metadata().configuration
     return StoredState(session, storage, files, columns, properties, columns_without_null(table))
 

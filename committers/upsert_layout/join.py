@@ -23,6 +23,7 @@ from committers.state.partials import merges, nullable
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import combined
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ class UpsertJoin:
 
     @cached_property
     def _keys(self) -> list[Column]:
-        from pyspark.sql import functions as sf
-
         return [sf.col(quoted(key)) for key in self._layout.keys]
 
     @cached_property
@@ -132,8 +131,6 @@ class UpsertJoin:
 
         The txid shows which side has the row: it is never NULL in an existing row.
         """
-        from pyspark.sql import functions as sf
-
         updated, existed = _fresh(TXID).isNotNull(), _old(TXID).isNotNull()
         layout, types = self._layout, self._types
         keys = [
@@ -166,8 +163,6 @@ class UpsertJoin:
 
         A key that is new and removed at once leaves nothing: it has no value to revert to.
         """
-        from pyspark.sql import functions as sf
-
         layout = self._layout
         stored = sf.struct(*(sf.col(quoted(name)) for name in rows.columns))
         seen = layout.shown_once(rows, stored.alias(ROW))
@@ -188,25 +183,17 @@ def _side_column(side: str, name: str) -> str:
 
 
 def _old(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(quoted(_side_column(_STORED, name)))
 
 
 def _fresh(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(quoted(_side_column(_NEW, name)))
 
 
 def _renamed(name: str, side: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(quoted(name)).alias(_side_column(side, name))
 
 
 def _absent(name: str, kind: DataType, side: str) -> Column:
     """A NULL column for a side without rows."""
-    from pyspark.sql import functions as sf
-
     return sf.lit(None).cast(kind).alias(_side_column(side, name))

@@ -15,6 +15,7 @@ from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
 from txn.interfaces import Publication, StagedFile
 from txn.spark.file_writer import COLLECT_STATISTICS
+from txn.spark.lazy import st
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -149,10 +150,8 @@ class BucketRewrite:
         return bucket_reader(self._session(), self._staged_columns, self._scratch_storage)
 
     @cached_property
-    def _staged_columns(self) -> StructType:
-        from pyspark.sql.types import LongType, StructType
-
-        return StructType([*self._partials.fields]).add(TXID, LongType())
+    def _staged_columns(self) -> st.StructType:
+        return st.StructType([*self._partials.fields]).add(TXID, st.LongType())
 
 
 def bucket_of_file(file: StagedFile) -> int:
