@@ -14,7 +14,6 @@ import hashlib
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
@@ -70,90 +69,49 @@ class PartsIndex(Record):
         return [f"{self.stem}-{i:04d}" for i in range(self.count)]
 
 
-@dataclass(frozen=True)
 class Paths:
-    """The paths of one topology's nodes. `base` is the connect string's chroot plus "/txn"."""
+    """The paths of one topology's nodes.
 
-    base: str
-    topology: str
+    Args:
+        base: the connect string's chroot plus "/txn".
+    """
 
-    @property
-    def root(self) -> str:
+    def __init__(self, base: str, topology: str) -> None:
+        self.base = base
+        self.topology = topology
+        self.root = f"{base}/{topology}"
         """The topology's own node, parent of all others."""
-        return f"{self.base}/{self.topology}"
-
-    @property
-    def format(self) -> str:
+        self.format = f"{self.root}/format"
         """Holds a `FormatRecord`."""
-        return f"{self.root}/format"
-
-    @property
-    def leader(self) -> str:
+        self.leader = f"{self.root}/leader"
         """Ephemeral; holds a `LeaderIdentity`."""
-        return f"{self.root}/leader"
-
-    @property
-    def epoch(self) -> str:
+        self.epoch = f"{self.root}/epoch"
         """Holds an `EpochRecord`."""
-        return f"{self.root}/epoch"
-
-    @property
-    def incarnation(self) -> str:
-        """Holds an `IncarnationRecord`; a topology of an earlier release lacks it at first."""
-        return f"{self.root}/incarnation"
-
-    @property
-    def committed(self) -> str:
+        self.incarnation = f"{self.root}/incarnation"
+        """Holds an `IncarnationRecord`; created by the first leader."""
+        self.committed = f"{self.root}/committed"
         """Holds a `CommittedRecord`."""
-        return f"{self.root}/committed"
-
-    @property
-    def batches(self) -> str:
+        self.batches = f"{self.root}/batches"
         """Parent of one node per started, uncommitted txid."""
-        return f"{self.root}/batches"
-
-    @property
-    def quarantine(self) -> str:
+        self.quarantine = f"{self.root}/quarantine"
         """Parent of one node per txid that was committed empty.
 
         Holds `ReplayRequests`; empty before the first request.
         """
-        return f"{self.root}/quarantine"
-
-    @property
-    def drops(self) -> str:
+        self.drops = f"{self.root}/drops"
         """Holds `DropRequests`; created with the first request."""
-        return f"{self.root}/drops"
-
-    @property
-    def parts(self) -> str:
+        self.parts = f"{self.root}/parts"
         """Parent of the parts of records too large for one node."""
-        return f"{self.root}/parts"
-
-    @property
-    def columns(self) -> str:
+        self.columns = f"{self.root}/columns"
         """Parent of one node per stream whose columns are known; created with the first."""
-        return f"{self.root}/columns"
-
-    @property
-    def row_replays(self) -> str:
+        self.row_replays = f"{self.root}/row_replays"
         """Parent of one node per stream with replayed rows; created with the first."""
-        return f"{self.root}/row_replays"
-
-    @property
-    def program(self) -> str:
-        """Holds a `ProgramRecord`; created by the first leader whose release writes it."""
-        return f"{self.root}/program"
-
-    @property
-    def notices(self) -> str:
+        self.program = f"{self.root}/program"
+        """Holds a `ProgramRecord`; created by the first leader."""
+        self.notices = f"{self.root}/notices"
         """Holds a `NoticesRecord`; created with the first notice."""
-        return f"{self.root}/notices"
-
-    @property
-    def standbys(self) -> str:
+        self.standbys = f"{self.root}/standbys"
         """Parent of one ephemeral node per waiting process; created with the first."""
-        return f"{self.root}/standbys"
 
     def standby(self, token: str) -> str:
         """Return the path of one process's `StandbyIdentity`."""
