@@ -33,7 +33,7 @@ from txn.protocol.records import (
 )
 from txn.protocol.store import check_topology_name
 from txn.zookeeper.client.connection import Node
-from txn.zookeeper.image import read_image, read_notices
+from txn.zookeeper.image import read_image, read_record
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.znodes import FormatRecord, PartsIndex, Paths, decode_index, txid_of
 
@@ -133,7 +133,7 @@ def test_a_topology_with_one_bad_node_is_shown_or_refused(model: Any, data: st.D
         image = read_image(nodes, PATHS, 0)
         epoch, _ = read_epoch(nodes, PATHS, 0)
         holder = read_leader(nodes, PATHS, 0)
-        said = read_notices(nodes, PATHS, 0)
+        said = read_record(nodes, NoticesRecord, PATHS.notices, 0)
     except ProgressUnreadableError:
         return
     aside = tuple(stored.record for stored in image.quarantine.values())

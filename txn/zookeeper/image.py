@@ -33,7 +33,7 @@ __all__ = [
     "read_drops",
     "read_image",
     "read_in_one_session",
-    "read_notices",
+    "read_record",
     "read_requests",
 ]
 
@@ -107,7 +107,7 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
     drops = read_drops(connection, paths, deadline)[0].drop if quarantine else ()
     columns = _read_columns(connection, paths, deadline)
-    program = _read_program(connection, paths, deadline)
+    program = read_record(connection, ProgramRecord, paths.program, deadline)
     _check_contiguous(committed.record.txid, list(batches), paths)
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
     named = {name for stored in (*records, *columns.values()) for name in stored.parts}
@@ -119,7 +119,7 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
 def _read_columns(
     connection: Connection, paths: Paths, deadline: float
 ) -> dict[str, Stored[ColumnsRecord]]:
-    # No parent (None): an earlier release made the topology, without columns.
+    # No parent (None): no stream's columns are known yet.
     records: dict[str, Stored[ColumnsRecord]] = {}
     for stream in connection.children(paths.columns, deadline) or []:
         path = paths.columns_of(stream)
@@ -130,15 +130,6 @@ def _read_columns(
                 f"'{records[stream].record.stream}'. {NEVER_GUESSED}"
             )
     return records
-
-
-def _read_program(
-    connection: Connection, paths: Paths, deadline: float
-) -> Stored[ProgramRecord] | None:
-    node = connection.get(paths.program, deadline)
-    if node is None:
-        return None
-    return Stored(decode(ProgramRecord, node.data, paths.program), node.version)
 
 
 def read_in_one_session(connection: Connection, paths: Paths, deadline: float) -> Image | None:
@@ -170,24 +161,20 @@ def read_drops(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[DropRequests, int | None]:
     """As `read_requests`, for the quarantined txids to drop; version None: no node."""
-    node = connection.get(paths.drops, deadline)
-    if node is None:
-        return DropRequests(), None
-    return decode(DropRequests, node.data, paths.drops), node.version
+    stored = read_record(connection, DropRequests, paths.drops, deadline)
+    return (stored.record, stored.version) if stored else (DropRequests(), None)
 
 
-def read_notices(
-    connection: Connection, paths: Paths, deadline: float
-) -> Stored[NoticesRecord] | None:
-    """Return the newest notices of the spouts; None if no run had any.
+def read_record(
+    connection: Connection, model: type[R], path: str, deadline: float
+) -> Stored[R] | None:
+    """Return the record in a node, which is never in parts; None if there is no node.
 
     Raises:
         ProgressUnreadableError: the node is unreadable.
     """
-    node = connection.get(paths.notices, deadline)
-    if node is None:
-        return None
-    return Stored(decode(NoticesRecord, node.data, paths.notices), node.version)
+    node = connection.get(path, deadline)
+    return None if node is None else Stored(decode(model, node.data, path), node.version)
 
 
 def clearing_operations(
@@ -230,8 +217,8 @@ def clearing_operations(
     for stream in connection.children(paths.columns, deadline) or []:
         path = paths.columns_of(stream)
         replaceable.append((path, partial(_read, connection, paths, ColumnsRecord, path, deadline)))
-    for path, read in ((paths.program, _read_program), (paths.notices, read_notices)):
-        replaceable.append((path, partial(read, connection, paths, deadline)))
+    for path, kind in ((paths.program, ProgramRecord), (paths.notices, NoticesRecord)):
+        replaceable.append((path, partial(read_record, connection, kind, path, deadline)))
     for stream in (connection.children(paths.row_replays, deadline) or []) if forget else []:
         parent = paths.row_replays_of(stream)
         for name in connection.children(parent, deadline) or []:

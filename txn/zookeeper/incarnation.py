@@ -12,21 +12,7 @@ from txn.zookeeper.client.connection import Connection
 from txn.zookeeper.writing import NodeWrite
 from txn.zookeeper.znodes import Paths
 
-__all__ = ["first_life", "next_life", "read_incarnation"]
-
-
-def read_incarnation(
-    connection: Connection, paths: Paths, deadline: float
-) -> tuple[IncarnationRecord, int] | None:
-    """Return (contents, znode version) of `incarnation`; None before a leader of this release.
-
-    Raises:
-        ProgressUnreadableError: the node is unreadable.
-    """
-    node = connection.get(paths.incarnation, deadline)
-    if node is None:
-        return None
-    return decode(IncarnationRecord, node.data, paths.incarnation), node.version
+__all__ = ["first_life", "next_life"]
 
 
 def first_life(paths: Paths, seed: str) -> tuple[IncarnationRecord, NodeWrite]:

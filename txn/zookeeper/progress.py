@@ -60,10 +60,10 @@ from txn.zookeeper.image import (
     clearing_operations,
     read_drops,
     read_in_one_session,
-    read_notices,
+    read_record,
     read_requests,
 )
-from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
+from txn.zookeeper.incarnation import first_life, next_life
 from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.status import BASE, read_status
 from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
@@ -267,12 +267,13 @@ class ZooKeeperProgress(ProgressStore):
                 self._leadership.write(deletes, deadline)
 
     def incarnation(self) -> IncarnationRecord:
-        """Return the incarnation of the topology; the first leader of this release creates it."""
+        """Return the incarnation of the topology; its first leader creates it."""
         _ = self.epoch
         with self._writing() as deadline:
-            present = read_incarnation(self._connection, self._paths, deadline)
+            path = self._paths.incarnation
+            present = read_record(self._connection, IncarnationRecord, path, deadline)
             if present is not None:
-                return present[0]
+                return present.record
             record, node = first_life(self._paths, self._new_id())
             self._writer.write(node, [node.operation], deadline)
             return record
@@ -431,7 +432,7 @@ class ZooKeeperProgress(ProgressStore):
         """Make the program's record durable: one multi, at the start of a changed program."""
         with self._writing() as deadline:
             image = self._loaded
-            # Never in parts: a leader of a release that does not know the node would remove them.
+            # Never in parts: `load` would remove them.
             before = None if image.program is None else image.program.version
             node = NodeWrite(self._paths.program, encode(record, "program"), before)
             self._writer.write(node, [node.operation], deadline)
@@ -441,11 +442,10 @@ class ZooKeeperProgress(ProgressStore):
         """Make the spouts' notices durable: one read and one multi, when they change."""
         self._check_record(record.epoch)
         with self._writing() as deadline:
-            before = read_notices(self._connection, self._paths, deadline)
-            # Never in parts: a leader of a release that does not know the node would remove them.
-            node = NodeWrite(
-                self._paths.notices, encode(record, "notices"), before.version if before else None
-            )
+            path = self._paths.notices
+            before = read_record(self._connection, NoticesRecord, path, deadline)
+            # Never in parts: `load` would remove them.
+            node = NodeWrite(path, encode(record, "notices"), before.version if before else None)
             self._writer.write(node, [node.operation], deadline)
 
     def rebuild(

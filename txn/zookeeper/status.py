@@ -9,11 +9,11 @@ from collections.abc import Callable
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
 from txn.protocol.backend import TopologyStatus
+from txn.protocol.records import IncarnationRecord, NoticesRecord
 from txn.protocol.store import check_topology_name
 from txn.zookeeper.client.connection import Connection
 from txn.zookeeper.foundation import check_format
-from txn.zookeeper.image import Image, read_image, read_notices
-from txn.zookeeper.incarnation import read_incarnation
+from txn.zookeeper.image import Image, read_image, read_record
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths
@@ -105,8 +105,8 @@ def read_topology(
     epoch, _ = read_epoch(connection, paths, deadline)
     holder = read_leader(connection, paths, deadline)
     standbys = read_standbys(connection, paths, deadline)
-    incarnation = read_incarnation(connection, paths, deadline)
-    notices = read_notices(connection, paths, deadline)
+    incarnation = read_record(connection, IncarnationRecord, paths.incarnation, deadline)
+    notices = read_record(connection, NoticesRecord, paths.notices, deadline)
     is_current = notices is not None and notices.record.epoch >= epoch.epoch
     return TopologyStatus(
         topology,
@@ -117,7 +117,7 @@ def read_topology(
         tuple(stored.record for stored in image.quarantine.values()),
         image.requests,
         standbys,
-        incarnation[0] if incarnation else None,
+        incarnation.record if incarnation else None,
         notices.record if notices and is_current else None,
         image.drops,
     )
