@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
-from committers.state.keys import same_key, with_keys_of
+from committers.state.keys import renamed, same_key, side_column, with_keys_of
 from committers.state.layouts import PREV_TXID, LogLayout, UpsertLayout
 from committers.state.merging import BEFORE
 from committers.state.removal import REMOVED, with_removal
@@ -27,7 +27,7 @@ from txn.storage.storage import Storage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "files_of_held",
@@ -125,20 +125,21 @@ def from_replaced_rows(
         after = after.where(sf.col(TXID) == txid)
     names = (*layout.keys, *layout.values, TXID)
     new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
-    condition = same_key(layout.keys, partial(_col, _AFTER), partial(_col, _BEFORE))
+    new_column, old_column = partial(side_column, _AFTER), partial(side_column, _BEFORE)
+    condition = same_key(layout.keys, new_column, old_column)
     rows = new.join(old, condition, "full" if removes else "left")
     exists, existed = sf.col(_AFTER).isNotNull(), sf.col(_BEFORE).isNotNull()
     columns = layout.change_columns(
         [
-            sf.when(exists, _col(_AFTER, key)).otherwise(_col(_BEFORE, key)).alias(key)
+            sf.when(exists, new_column(key)).otherwise(old_column(key)).alias(key)
             for key in layout.keys
         ],
-        lambda name: layout.shown_value(name, _col(_AFTER, name)),
+        lambda name: layout.shown_value(name, new_column(name)),
         exists,
-        lambda name: layout.shown_value(name, _col(_BEFORE, name)),
+        lambda name: layout.shown_value(name, old_column(name)),
         existed,
     )
-    changed = rows.where(~exists | (_col(_AFTER, TXID) == txid)).select(*columns)
+    changed = rows.where(~exists | (new_column(TXID) == txid)).select(*columns)
     return changed if only is None else with_keys_of(changed, only, layout.keys)
 
 
@@ -175,9 +176,4 @@ def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
     """Columns of one side of the join, and a mark for rows of that side."""
-    columns = [sf.col(quoted(name)).alias(f"{side}_{name}") for name in names]
-    return frame.select(*columns, sf.lit(True).alias(side))
-
-
-def _col(side: str, name: str) -> Column:
-    return sf.col(quoted(f"{side}_{name}"))
+    return frame.select(*renamed(side, names), sf.lit(True).alias(side))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from committers.expressions import passing
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["bucket_of", "joined_by_key", "keys_reader", "same_key", "with_keys_of"]
+__all__ = [
+    "bucket_of",
+    "joined_by_key",
+    "keys_reader",
+    "renamed",
+    "same_key",
+    "side_column",
+    "with_keys_of",
+]
 
 NARROWED_FROM_BYTES = 4 * 1024 * 1024
 """Compressed bytes of a state, below which reading all of it is faster than a job over keys."""
@@ -95,14 +103,10 @@ def joined_by_key(
         columns: columns of `others`, besides its keys.
         has_null: True if a key of `others` may be NULL.
     """
-    renamed = others.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), *columns)
     condition = same_key(
-        keys,
-        lambda key: sf.col(quoted(key)),
-        lambda key: sf.col(quoted(f"{_KEY}_{key}")),
-        has_null=has_null,
+        keys, lambda key: sf.col(quoted(key)), partial(side_column, _KEY), has_null=has_null
     )
-    return rows.join(renamed, condition, how)
+    return rows.join(others.select(*renamed(_KEY, keys), *columns), condition, how)
 
 
 def same_key(
@@ -123,6 +127,16 @@ def same_key(
     pairs = [(one(key), other(key)) for key in keys]
     same = [a.eqNullSafe(b) if has_null else a == b for a, b in pairs]
     return reduce(lambda left, right: left & right, same) if same else sf.lit(True)
+
+
+def renamed(side: str, names: Iterable[str]) -> list[Column]:
+    """Columns of a table, with the names that they have on one side of a join."""
+    return [sf.col(quoted(name)).alias(f"{side}_{name}") for name in names]
+
+
+def side_column(side: str, name: str) -> Column:
+    """The column of one side of a join (`renamed`)."""
+    return sf.col(quoted(f"{side}_{name}"))
 
 
 def _filler(kind: DataType) -> Column | None:

@@ -13,11 +13,11 @@ the txid is a column of the partials, not a constant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
-from committers.state.keys import bucket_of, same_key
+from committers.state.keys import bucket_of, renamed, same_key, side_column
 from committers.state.layouts import PREV_TXID, ROW, UpsertLayout
 from committers.state.partials import merges, nullable
 from committers.state.removal import REMOVED
@@ -36,6 +36,7 @@ Pair = tuple["DataFrame | None", "DataFrame | None"]
 """Stored rows and partial aggregates of the same hash buckets; None if there are none."""
 
 _STORED, _NEW = "s", "n"
+_old, _fresh = partial(side_column, _STORED), partial(side_column, _NEW)
 
 
 class UpsertJoin:
@@ -51,8 +52,16 @@ class UpsertJoin:
         self._types = {field.name: field.dataType for field in table}
         # The types after reading from files.
         self._partial_types = {field.name: nullable(field.dataType) for field in partials}
-        self._old_names = [n for n in table.fieldNames() if n not in (REMOVED, BUCKET)]
-        self._new_names = (*layout.keys, *layout.values, TXID)
+        old_names = [n for n in table.fieldNames() if n not in (REMOVED, BUCKET)]
+        new_types = {**self._partial_types, TXID: self._types[TXID]}
+        new_names = (*layout.keys, *layout.values, TXID)
+        # Built once, as all expressions here.
+        self._keys = [sf.col(quoted(key)) for key in layout.keys]
+        self._renamed_stored = renamed(_STORED, old_names)
+        self._renamed_new = renamed(_NEW, new_names)
+        self._absent_stored = [_absent(_STORED, name, self._types[name]) for name in old_names]
+        self._absent_new = [_absent(_NEW, name, new_types[name]) for name in new_names]
+        self._same_key = same_key(layout.keys, _old, _fresh)
 
     def rows(self, pairs: Sequence[Pair], *, several: bool, in_one_task: bool) -> DataFrame:
         """The table's rows: stored and new ones combined, every row of either side once.
@@ -79,7 +88,8 @@ class UpsertJoin:
             stored = stored.select(*self._renamed_stored)
         if new is not None:
             new = new.coalesce(1) if in_one_task else new
-            new = self._merged(new) if several else new
+            if several:
+                new = new.groupBy(*self._keys).agg(*self._merges)
             new = new.select(*self._renamed_new)
         if stored is None and new is not None:
             return new.select(*self._absent_stored, "*")
@@ -91,39 +101,11 @@ class UpsertJoin:
             new = new.hint("shuffle_hash")
         return stored.join(new, self._same_key, "full_outer")
 
-    def _merged(self, new: DataFrame) -> DataFrame:
-        return new.groupBy(*self._keys).agg(*self._merges)
-
-    # --- expressions, built once -------------------------------------------------------------
-
-    @cached_property
-    def _keys(self) -> list[Column]:
-        return [sf.col(quoted(key)) for key in self._layout.keys]
+    # --- expressions, built at their first use -----------------------------------------------
 
     @cached_property
     def _merges(self) -> list[Column]:
         return merges(self._layout.aggregates, self._partial_types)
-
-    @cached_property
-    def _renamed_stored(self) -> list[Column]:
-        return [_renamed(name, _STORED) for name in self._old_names]
-
-    @cached_property
-    def _renamed_new(self) -> list[Column]:
-        return [_renamed(name, _NEW) for name in self._new_names]
-
-    @cached_property
-    def _absent_stored(self) -> list[Column]:
-        return [_absent(name, self._types[name], _STORED) for name in self._old_names]
-
-    @cached_property
-    def _absent_new(self) -> list[Column]:
-        types = {**self._partial_types, TXID: self._types[TXID]}
-        return [_absent(name, types[name], _NEW) for name in self._new_names]
-
-    @cached_property
-    def _same_key(self) -> Column:
-        return same_key(self._layout.keys, _old, _fresh)
 
     @cached_property
     def _columns(self) -> list[Column]:
@@ -177,23 +159,6 @@ class UpsertJoin:
         return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
 
 
-def _side_column(side: str, name: str) -> str:
-    """The name of a column of one side of the join."""
-    return f"{side}_{name}"
-
-
-def _old(name: str) -> Column:
-    return sf.col(quoted(_side_column(_STORED, name)))
-
-
-def _fresh(name: str) -> Column:
-    return sf.col(quoted(_side_column(_NEW, name)))
-
-
-def _renamed(name: str, side: str) -> Column:
-    return sf.col(quoted(name)).alias(_side_column(side, name))
-
-
-def _absent(name: str, kind: DataType, side: str) -> Column:
+def _absent(side: str, name: str, kind: DataType) -> Column:
     """A NULL column for a side without rows."""
-    return sf.lit(None).cast(kind).alias(_side_column(side, name))
+    return sf.lit(None).cast(kind).alias(f"{side}_{name}")
