@@ -58,9 +58,10 @@ class PrometheusMetrics:
             ) from None
         self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
         """Only these metrics, without the process's default registry."""
-        self._meters = _Meters()
-        self._readings = Readings(self._meters, partitions, clock, driver_memory)
-        self.registry.register(_Collector(self._readings.refresh, self._meters))
+        meters = _Meters()
+        self._readings = Readings(meters, partitions, clock, driver_memory)
+        meters.refresh = self._readings.refresh
+        self.registry.register(meters)
         self.port: int | None = None
         """The server's port; None without a server."""
         self._stop: Callable[[], None] = lambda: None
@@ -80,9 +81,11 @@ class PrometheusMetrics:
 
 
 class _Meters:
-    """Instruments of prometheus-client, by metric."""
+    """Instruments of prometheus-client, by metric: the collector of the registry."""
 
     def __init__(self) -> None:
+        self.refresh: Callable[[], None] = lambda: None
+        """Sets the time-dependent gauges."""
         self._instruments: dict[Metric, Any] = {metric: _instrument(metric) for metric in TABLE}
         self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
         """A cache of children: prometheus-client locks and copies at each lookup."""
@@ -108,7 +111,8 @@ class _Meters:
             self._instruments[metric].remove(*labels)
 
     def collect(self) -> Iterable[Family]:
-        """Return all families that have a value."""
+        """Return all families that have a value, up to date."""
+        self.refresh()
         for instrument in self._instruments.values():
             for family in instrument.collect():
                 # Leave out creation times: they double the samples, and Prometheus ignores them.
@@ -123,33 +127,15 @@ class _Meters:
         return child
 
 
-class _Collector:
-    """A collector of all metrics, which refreshes the time-dependent gauges first."""
-
-    def __init__(self, refresh: Callable[[], None], meters: _Meters) -> None:
-        self._refresh = refresh
-        self._meters = meters
-
-    def collect(self) -> Iterable[Family]:
-        """See `prometheus_client.registry.Collector`."""
-        self._refresh()
-        return self._meters.collect()
-
-
 def _instrument(metric: Metric) -> Counter | Gauge | Histogram:
     from prometheus_client import Counter, Gauge, Histogram
 
     labels = ("topology", *metric.labels)
-    # No registry of their own: the registry collects from `_Collector`.
-    match metric.kind:
-        case "counter":
-            return Counter(metric.name, metric.help, labels, registry=None)
-        case "gauge":
-            return Gauge(metric.name, metric.help, labels, registry=None)
-        case _:
-            return Histogram(
-                metric.name, metric.help, labels, registry=None, buckets=metric.buckets
-            )
+    # No registry of their own: the registry collects from `_Meters`.
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.help, labels, registry=None, buckets=metric.buckets)
+    kind = Counter if metric.kind == "counter" else Gauge
+    return kind(metric.name, metric.help, labels, registry=None)
 
 
 def _serve(registry: CollectorRegistry, address: Address) -> tuple[int, Callable[[], None]]:

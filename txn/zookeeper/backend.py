@@ -50,7 +50,7 @@ class ZooKeeperBackend(ProgressBackend):
         self._clock = clock
         self._connection = (
             RememberingConnection(
-                hosts, config, changes_often=_changes_often, sleep=sleep, clock=clock
+                hosts, config, changes_often=_OFTEN.search, sleep=sleep, clock=clock
             )
             if remembers
             else Connection(hosts, config, sleep=sleep, clock=clock)
@@ -105,7 +105,3 @@ class ZooKeeperBackend(ProgressBackend):
 
     def _deadline(self) -> float:
         return self._clock() + self._config.zookeeper_connect_secs
-
-
-def _changes_often(path: str) -> bool:
-    return _OFTEN.search(path) is not None

@@ -344,15 +344,13 @@ class Connection:
                     "nothing can be read or written through it any more."
                 )
             if self._session is None or self._session.lost:
-                self._discard(self._session)
+                if self._session is not None:
+                    # In its own thread: `stop` waits for a connect, up to a session timeout.
+                    stop = self._session.stop
+                    threading.Thread(target=stop, name="txn-zk-discard", daemon=True).start()
                 self._session = Session(self.servers, self._options, self._on_state)
                 self.generation += 1
             return self._session
-
-    def _discard(self, session: Session | None) -> None:
-        if session is not None:
-            # In its own thread: `stop` waits for a connect in progress, up to a session timeout.
-            threading.Thread(target=session.stop, name="txn-zk-discard", daemon=True).start()
 
     def _get_each(
         self, requests: Sequence[tuple[str, Watch | None]], deadline: float

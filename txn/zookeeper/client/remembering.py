@@ -51,8 +51,8 @@ class RememberingConnection(Connection):
     """A `Connection` with a cache of nodes; for one thread.
 
     Args:
-        changes_often: returns True for the path of a node that changes between most reads, so that
-            a watch costs more than a read.
+        changes_often: says for a path if its node changes between most reads, so that a watch costs
+            more than a read.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RememberingConnection(Connection):
         hosts: str,
         config: TopologyConfig,
         *,
-        changes_often: Callable[[str], bool],
+        changes_often: Callable[[str], object],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
