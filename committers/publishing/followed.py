@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
@@ -18,7 +18,6 @@ from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign
 from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.verifying.foreign_commits import ForeignCommits, accepted_version, changed_by
-from committers.verifying.newest import NewestVersions
 from committers.verifying.same_table import require_same
 from txn.delta.commits import (
     LAST_CHECKPOINT,
@@ -295,7 +294,11 @@ class FollowedTable:
         """Replace the state by that of a table; leave it unchanged if storage is away."""
         version, definition = table.version(), TableDefinition.of(table)
         files = with_bounds(load_files(table), self._storage)
-        newest = NewestVersions.of(self._log.backwards(version), self._name)
+        commits = _newest_commits(self._log.backwards(version))
+        foreign = ForeignCommits(self._name)
+        for commit in commits:
+            foreign.take(commit)
+        own = commits[0] if commits and commits[0].is_ours else None
         self._require_unbroken(version, definition)
         txid = table.transaction_version(txid_app(self._topology))
         with self._files_lock:
@@ -304,10 +307,13 @@ class FollowedTable:
         self._loaded, self._version, self._unchecked = definition, version, True
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
         self._leader = table.transaction_version(incarnation_app(self._topology)) or 0
-        self._last, self._settled, self._foreign = newest.last, newest.settled, newest.foreign
-        self._recent = newest.fingerprints[-MOST_NAMED:]
-        if not newest.is_known and txid is not None:
-            self._last = (version, Publication.lost(self._topology, txid))
+        self._foreign = foreign
+        self._recent = tuple(commit.fingerprint for commit in commits)[-MOST_NAMED:]
+        if own is not None:
+            self._last, self._settled = own.last_publication, own.settled_txid
+        else:
+            lost = None if txid is None else (version, Publication.lost(self._topology, txid))
+            self._last, self._settled = lost, 0
 
     def _require_unbroken(self, version: int, definition: TableDefinition) -> None:
         accepted = accepted_version(definition.configuration, self._name)
@@ -367,6 +373,20 @@ class _OwnLog(TableLog):
         commit = super().parsed(version, text, written)
         require_inside(commit, self._storage.location)
         return commit
+
+
+def _newest_commits(backwards: Iterable[Commit]) -> list[Commit]:
+    """The newest versions, the oldest first, back to the newest one of a topology.
+
+    That is far enough: its versions without a publication repeat the last one. So it reads few
+    files.
+    """
+    commits: list[Commit] = []
+    for commit in backwards:
+        commits.append(commit)
+        if commit.is_ours:
+            break
+    return commits[::-1]
 
 
 def _newest_txid(commit: Commit) -> int:
