@@ -15,11 +15,7 @@ KEPT = "_txn_progress"
 
 
 def keep(storage: Storage, name: str, content: bytes) -> None:
-    """Write a file unless it exists with this content; replace a damaged one.
-
-    Raises:
-        OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
-    """
+    """Write a file unless it exists with this content; replace a damaged one."""
     path = f"{KEPT}/{name}"
     if storage.read(path) == content:
         return
@@ -27,9 +23,5 @@ def keep(storage: Storage, name: str, content: bytes) -> None:
 
 
 def kept(storage: Storage, name: str) -> bytes | None:
-    """The bytes of a file; None if it does not exist.
-
-    Raises:
-        OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
-    """
+    """The bytes of a file; None if it does not exist."""
     return storage.read(f"{KEPT}/{name}")

@@ -152,11 +152,7 @@ class StateCommitter(TableCommitter, Generic[L]):
         self._layout.require_changes(self.name)
 
     def changes_schema(self, partials: StructType) -> StructType:
-        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
-
-        Raises:
-            TopologyError: a `prev_<value>` is the name of a key or another value.
-        """
+        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job."""
         spark = self._any_session()
         columns = self._layout.table_schema(spark, partials)
         return self._layout.changes_schema(spark, columns, self.name)

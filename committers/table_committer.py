@@ -199,11 +199,7 @@ class TableCommitter(Committer):
 
     @abstractmethod
     def _table_schema(self) -> StructType:
-        """Columns of the table, bookkeeping included, derived from `_staged_schema`.
-
-        Raises:
-            TopologyError: the table was not opened with a schema.
-        """
+        """Columns of the table, bookkeeping included, derived from `_staged_schema`."""
 
     def _known_staged_schema(self) -> StructType:
         if self._staged_schema is None:
@@ -266,11 +262,7 @@ class TableCommitter(Committer):
         return st.StructType.fromJson(columns)
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
-        """Call `read` over the table's files; repeat it if they were rewritten meanwhile.
-
-        Raises:
-            TableChangedError: a file of the table's newest version is gone.
-        """
+        """Call `read` over the table's files; repeat it if they were rewritten meanwhile."""
         return up_to_date(read, self._log, self._storage)
 
     def _stored_rows(

@@ -173,7 +173,6 @@ class CollectSet(OfColumn):
         return (self.column, self.limit)
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        """The smallest values of collect_set(column), 0.0 for -0.0."""
         return self._smallest(sf.collect_set(input_value(self.column, kinds)))
 
     def zero(self) -> Column:
@@ -181,7 +180,6 @@ class CollectSet(OfColumn):
         return sf.array()
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
-        """The smallest values of both."""
         return self._smallest(either(sf.array_union(stored, partial), stored, partial))
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
@@ -224,7 +222,6 @@ class CountDistinct(OfColumn):
         return (self.column, self.lg_config_k)
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        """hll_sketch_agg(column)."""
         load_quietly(_WARNS)
         return sf.hll_sketch_agg(input_column(self.column), self.lg_config_k)
 
@@ -235,7 +232,6 @@ class CountDistinct(OfColumn):
         return sf.lit(bytes(header) + bytes(32))
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
-        """The union of both sketches."""
         return either(sf.hll_union(stored, partial), stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:

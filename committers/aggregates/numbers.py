@@ -59,7 +59,6 @@ class Count(Builtin):
         self.column = None if column is None else require_text(self, column)
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        """count(*) or count(column)."""
         return sf.count("*" if self.column is None else input_column(self.column))
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
@@ -84,7 +83,6 @@ class Sum(OfColumn):
     """
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        """sum(column), of numbers only."""
         require_numeric(self, self.column, kinds)
         return _checked_sum(self, kinds.get(self.column))
 
@@ -145,7 +143,6 @@ class Avg(OfColumn):
         return sf.struct(total.alias("sum"), count.alias("count"))
 
     def _combine(self, stored: Column, partial: Column, kind: DataType | None) -> Column:
-        """Sum by sum, count by count."""
         kinds = {} if kind is None else _types_of_fields(kind)
         total, count = (
             _added(stored[name], partial[name], kinds.get(name), self._what)

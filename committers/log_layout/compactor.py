@@ -80,9 +80,6 @@ class Compactor:
         Args:
             rows: makes the merged rows, one per key.
             version: the version after which the result will be published.
-
-        Raises:
-            Exception: the Spark job failed; its files are deleted.
         """
         folder = self._intents.begin(version)
         self._pace.begin()

@@ -333,9 +333,6 @@ class DeltaLog(FollowedTable):
         """Check all preconditions of a publication, in one round trip.
 
         The table is the one that was opened, staged files exist unchanged, and `require_newer`.
-
-        Raises:
-            as `publish`.
         """
         newest, sizes = self._check_storage(files)
         if newest > self._version:
@@ -344,11 +341,7 @@ class DeltaLog(FollowedTable):
         require_staged(files, sizes, self._name)
 
     def require_newer(self, publication: Publication) -> None:
-        """Refuse a publication that is not newer than the table's newest one (rule 4).
-
-        Raises:
-            FencedError, CommitConflictError, StateError: as `publish`.
-        """
+        """Refuse a publication that is not newer than the table's newest one (rule 4)."""
         self._refuse_foreign()
         require_newer(publication, self._last, self._epoch, self._name)
         require_unsettled(publication, self._settled, self._name)

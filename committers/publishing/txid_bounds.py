@@ -21,11 +21,7 @@ __all__ = ["with_bounds"]
 
 
 def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
-    """Add bounds of `txid` from the footers of files for which the log has none.
-
-    Raises:
-        StorageUnavailableError, StorageRefusedError: a footer cannot be read for now, or at all.
-    """
+    """Add bounds of `txid` from the footers of files for which the log has none."""
     unknown = [file for file in files.values() if None in (file.txid_min, file.txid_max)]
     if not unknown:
         return dict(files)

@@ -230,11 +230,7 @@ class StagingArea:
         digest: bool,
         writer: RowWriter | None = None,
     ) -> list[_Described]:
-        """Run one Spark job that writes into a new folder; returns the files with rows.
-
-        Raises:
-            StagedFileError: this process does not see a file that the job has written.
-        """
+        """Run one Spark job that writes into a new folder; returns the files with rows."""
         if self._session is not None:
             rows = to_write(rows, self._session())
         table = self._storage.location

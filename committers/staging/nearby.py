@@ -95,9 +95,6 @@ class Nearby:
         """Copy files that were written here to the same paths of a table, one request each.
 
         Keeps them here under other names, as long as there is room.
-
-        Raises:
-            StorageUnavailableError, StorageRefusedError: some files were not sent.
         """
         in_parallel(lambda path: self._send(table, path), [*paths])
         folder = Path(self._folder, _KEPT)

@@ -106,11 +106,7 @@ def shape_of(
 def _parse(
     properties: Mapping[str, str | None], table: str
 ) -> tuple[tuple[str, ...], list[list[str]], int]:
-    """(keys, entries of the values, buckets) from the table's properties.
-
-    Raises:
-        TableRefusedError: this program did not write these properties.
-    """
+    """(keys, entries of the values, buckets) from the table's properties."""
     try:
         keys = json.loads(properties.get("txn.keys") or "[]")
         values = json.loads(properties.get("txn.values") or "[]")

@@ -152,11 +152,7 @@ class StateShape(ABC):
     def changes_schema(
         self, spark: SparkSession, columns: st.StructType, table: str
     ) -> st.StructType:
-        """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
-
-        Raises:
-            TopologyError: a `prev_<value>` is the name of a key or another value.
-        """
+        """Keys, values and `prev_<value>`, given the columns of the table. Runs no job."""
         self.require_changes(table)
         shown = self.shown_schema(spark, columns)
         previous = [st.StructField(f"prev_{name}", shown[name].dataType) for name in self.values]

@@ -328,22 +328,13 @@ def _app(action: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _before(fingerprints: Any) -> tuple[int, ...]:
-    """Check the fingerprints of the versions before one.
-
-    Raises:
-        ValueError: they are not fingerprints.
-    """
     if not isinstance(fingerprints, list) or any(type(one) is not int for one in fingerprints):
         raise ValueError("no fingerprints")
     return tuple(fingerprints)
 
 
 def _mark(mark: Any, *more: str) -> Mapping[str, Any] | None:
-    """Check the fields of a mark that the program acts on.
-
-    Raises:
-        ValueError, TypeError, KeyError: a field is missing or invalid.
-    """
+    """Check the fields of a mark that the program acts on."""
     if mark is None:
         return None
     for name in ("epoch", *more, *({"settled"} & set(mark))):

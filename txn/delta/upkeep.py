@@ -275,11 +275,6 @@ def _is_job_folder(folder: str) -> bool:
     return below == DATA and staged_txid(name) is not None
 
 
-def _vacuum(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
-    storage.delete_files(plan.paths)
-    return plan
-
-
 # --- both ------------------------------------------------------------------------------------
 
 
@@ -292,7 +287,10 @@ def carry_out(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     """
     if not plan.chosen:
         return plan
-    return (_optimize if plan.operation == "optimize" else _vacuum)(storage, plan)
+    if plan.operation == "optimize":
+        return _optimize(storage, plan)
+    storage.delete_files(plan.paths)
+    return plan
 
 
 def _owned_table(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None]:

@@ -21,11 +21,7 @@ __all__ = ["check_format", "create_topology", "repair_topology"]
 
 
 def create_topology(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Create the nodes of a topology, all at once, unless it exists.
-
-    Raises:
-        ProgressUnavailableError: no answer before `deadline`.
-    """
+    """Create the nodes of a topology, all at once, unless it exists."""
     if connection.get(paths.root, deadline) is not None:
         return
     connection.ensure_path(paths.base, deadline)

@@ -168,11 +168,7 @@ def read_drops(
 def read_record(
     connection: Connection, model: type[R], path: str, deadline: float
 ) -> Stored[R] | None:
-    """Return the record in a node, which is never in parts; None if there is no node.
-
-    Raises:
-        ProgressUnreadableError: the node is unreadable.
-    """
+    """Return the record in a node, which is never in parts; None if there is no node."""
     node = connection.get(path, deadline)
     return None if node is None else Stored(decode(model, node.data, path), node.version)
 

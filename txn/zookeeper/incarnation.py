@@ -33,10 +33,6 @@ def next_life(
     Args:
         takes_over: other incarnations that led the topology's tables.
         seed: a fresh unique string.
-
-    Raises:
-        NewerFormatError: a newer release wrote the node.
-        ProgressUnavailableError: no answer before `deadline`.
     """
     node = connection.get(paths.incarnation, deadline)
     replaced: list[int] = []

@@ -337,11 +337,7 @@ class Leadership:
 
 
 def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[EpochRecord, int]:
-    """Return (contents, znode version) of `epoch`.
-
-    Raises:
-        ProgressUnreadableError: the node is missing or unreadable.
-    """
+    """Return (contents, znode version) of `epoch`."""
     node = require(connection.get(paths.epoch, deadline), paths.epoch)
     return decode(EpochRecord, node.data, paths.epoch), node.version
 

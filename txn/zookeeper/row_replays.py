@@ -44,11 +44,7 @@ def read_row_replays(
 def begin_row_replay(
     connection: Connection, paths: Paths, deadline: float, record: RowReplayRecord
 ) -> RowReplayRecord:
-    """Make a replay durable, unless another one has its number; return the replay of that number.
-
-    Raises:
-        ProgressUnreadableError: that replay is unreadable.
-    """
+    """Make a replay durable unless another one has its number; return the one of that number."""
     connection.ensure_path(paths.row_replays_of(record.stream), deadline)
     path = paths.row_replay(record.stream, record.number)
     data = encode(record, "replay of rows")
@@ -62,11 +58,7 @@ def begin_row_replay(
 def settle_row_replay(
     connection: Connection, paths: Paths, deadline: float, record: RowReplayRecord
 ) -> None:
-    """Record that the file of a replay exists. Idempotent.
-
-    Raises:
-        ProgressUnreadableError: its node is unreadable or missing.
-    """
+    """Record that the file of a replay exists. Idempotent."""
     path = paths.row_replay(record.stream, record.number)
     data = encode(record.model_copy(update={"placed": True}), "replay of rows")
     while True:

@@ -75,11 +75,7 @@ class Announcement:
 def read_standbys(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[StandbyIdentity, ...]:
-    """Return the standbys, the longest waiting first.
-
-    Raises:
-        ProgressUnreadableError: a node does not hold a standby's record.
-    """
+    """Return the standbys, the longest waiting first."""
     names = connection.children(paths.standbys, deadline) or []
     node_paths = [paths.standby(name) for name in names]
     nodes = zip(node_paths, connection.get_each(node_paths, deadline), strict=True)

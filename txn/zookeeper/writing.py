@@ -104,10 +104,6 @@ class RecordWriter:
             old: the record to replace; None if the node does not exist.
             stem: the beginning of the names of the parts.
             what: the record in words, for errors.
-
-        Raises:
-            BatchError: the record is not JSON, or too large.
-            FencedError, ProgressUnavailableError: as `write`.
         """
         data, pieces = split_parts(encode(record, what), stem)
         for name, piece in pieces.items():
