@@ -30,11 +30,7 @@ L = TypeVar("L", bound=StateShape)
 
 
 class StateCommitter(TableCommitter, Generic[L]):
-    """A committer of running aggregates by key; subclasses define how a table stores them.
-
-    Args:
-        layout: its keys, aggregates and columns.
-    """
+    """A committer of running aggregates by key; subclasses define how a table stores them."""
 
     _reader: StateReader[L]
 

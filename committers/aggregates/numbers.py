@@ -272,11 +272,7 @@ class BitXor(_OfValues):
 
 
 def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
-    """sum(column); an error if it leaves the range of its type, in a session without ANSI too.
-
-    Args:
-        kind: the column's type; None if unknown.
-    """
+    """sum(column); an error if it leaves the range of its type, in a session without ANSI too."""
     column = input_column(aggregate.column)
     if isinstance(kind, st.LongType):
         total = whole_sum(column)
@@ -287,11 +283,7 @@ def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
 
 
 def _added(stored: Column, partial: Column, kind: DataType | None, what: str) -> Column:
-    """The sum of both without NULLs; an error if it leaves the range of `kind`, if that is known.
-
-    Args:
-        what: the sum's name, for the error.
-    """
+    """The sum of both without NULLs; an error if it leaves the range of `kind`, if known."""
     if kind is None:
         return either(stored + partial, stored, partial)
     return exact_add(stored, partial, kind, what)

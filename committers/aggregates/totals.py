@@ -49,9 +49,6 @@ def overflows_of(table: str) -> Iterator[None]:
 
     The total may belong to another table whose new values feed this one: its aggregate names it.
 
-    Args:
-        table: the table that the job writes.
-
     Raises:
         OverflowError: deliberately not a TxnError, so that a group of txids is retried one by one,
             and stops at the txid whose rows are too large.
@@ -91,9 +88,6 @@ def exact_sum(values: Column, kind: DataType, what: str) -> Column:
 
     Whatever the session's settings: totals are read in the user's session. For whole numbers only
     the total has to be in range, not the sums on the way to it.
-
-    Args:
-        what: the sum's name, for the error.
     """
     total = (
         whole_sum(values) if isinstance(kind, st.LongType) else sf.try_sum(values).try_cast(kind)

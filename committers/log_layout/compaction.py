@@ -74,11 +74,7 @@ class Pace:
         self._version = -1
 
     def may_begin(self, size: int) -> bool:
-        """Return whether enough time has passed to pay for the last compaction and for this one.
-
-        Args:
-            size: compressed bytes.
-        """
+        """Return whether enough time has passed to pay for the last compaction and for this one."""
         cost = JOB_SECS + size / BYTES_PER_SEC
         return self._clock() - self._since >= self._rest * max(cost, self._took)
 
@@ -92,11 +88,7 @@ class Pace:
         self._took = self._since - self._began
 
     def is_still(self, version: int) -> bool:
-        """Return whether the table has had this version for `STILL_SECS`.
-
-        Args:
-            version: the current version.
-        """
+        """Return whether the table has had this version for `STILL_SECS`."""
         now = self._clock()
         if version != self._version:
             self._version, self._still_since = version, now

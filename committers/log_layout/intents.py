@@ -24,12 +24,7 @@ _INTENT = "intent.json"
 
 
 class Intents:
-    """The folders of compactions that are not published yet. Thread-safe: it has no state.
-
-    Args:
-        storage: the table's folder.
-        new_id: source of folder names; letters and digits.
-    """
+    """The folders of compactions that are not published yet. Thread-safe: it has no state."""
 
     def __init__(self, storage: Storage, new_id: Callable[[], str]) -> None:
         self._storage = storage

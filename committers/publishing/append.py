@@ -94,9 +94,6 @@ def leading(topology: str, epoch: int, incarnation: int) -> dict[str, int]:
 def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int = 0) -> None:
     """Create an empty table, fenced by `epoch`; nothing happens if it exists meanwhile.
 
-    Args:
-        incarnation: the incarnation that leads it; 0 if unknown.
-
     Raises:
         AppendFailedError: it could not be created.
         StorageRefusedError: storage refuses it for good.

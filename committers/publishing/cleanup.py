@@ -21,11 +21,7 @@ _SWITCH = "delta.enableExpiredLogCleanup"
 
 
 class LogCleanup:
-    """Deletes the expired files of one table's log. For one thread.
-
-    Args:
-        storage: the table's folder.
-    """
+    """Deletes the expired files of one table's log. For one thread."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -248,11 +248,7 @@ class FollowedTable:
         return max(newest, checkpoint_version(last) or 0), sizes
 
     def _follow(self, newest: int) -> list[Commit]:
-        """Apply the versions appended since.
-
-        Args:
-            newest: a version that the table has certainly reached.
-        """
+        """Apply the versions appended since; the table has certainly reached `newest`."""
         commits: list[Commit] = []
         while (commit := self.read_commit(self._version + 1)) is not None:
             self._apply(commit)

@@ -52,10 +52,6 @@ def files_of_held(
 ) -> tuple[list[str], list[str]]:
     """(files added, files removed) by the version that already holds a publication's txid.
 
-    Args:
-        log: the table's log.
-        storage: the table's folder.
-
     Raises:
         TableRefusedError: the version was cleaned out of the log, it holds other txids as well, or
             a file of it was vacuumed.

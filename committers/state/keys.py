@@ -36,7 +36,6 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
     Args:
         keys: key column -> type, in the table's order; empty: the only bucket of a global
             aggregate.
-        buckets: the number of buckets.
     """
     if not keys:
         return sf.lit(0)

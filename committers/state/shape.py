@@ -91,11 +91,7 @@ class StateShape(ABC):
     # --- what readers see --------------------------------------------------------------------
 
     def shown_once(self, rows: DataFrame, *others: Column) -> DataFrame:
-        """Keys and values as readers see them, of living rows with each key once.
-
-        Args:
-            others: further columns of the result.
-        """
+        """Keys and values as readers see them, of living rows with each key once."""
         return self._select(rows, self.shown_value, *others)
 
     def shown_alone(self, partials: DataFrame) -> DataFrame:

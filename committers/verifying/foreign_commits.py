@@ -24,11 +24,7 @@ ACCEPTED = "txn.accepted_version"
 
 
 class ForeignCommits:
-    """Versions of others after the topology's newest one, oldest first.
-
-    Args:
-        table: the table's name, for messages.
-    """
+    """Versions of others after the topology's newest one, oldest first."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -49,9 +45,6 @@ class ForeignCommits:
 
     def refuse(self, topology: str, properties: Mapping[str, str | None]) -> None:
         """Refuse added or removed rows, unless the change was undone or accepted.
-
-        Args:
-            properties: the table's current properties.
 
         Raises:
             TableChangedError: naming version, operation and writer, and both ways out.

@@ -59,9 +59,6 @@ class TableDefinition:
     def after(self, commit: Commit, table: str) -> TableDefinition:
         """Return the definition after a commit.
 
-        Args:
-            table: its name, for messages.
-
         Raises:
             RecoveryRefusedError: the commit's metadata or protocol is invalid.
         """

@@ -36,11 +36,7 @@ def request_replays(
     *,
     drop: bool = False,
 ) -> list[int]:
-    """Request the replay of quarantined txids; as `ProgressBackend.request_replays`.
-
-    Args:
-        drop: as `request_drops`.
-    """
+    """Request the replay of quarantined txids; as `ProgressBackend.request_replays`."""
     version: int | None
     while True:
         # Records before requests: only a leader removes records, and a request for a txid that it

@@ -76,11 +76,7 @@ class Revision(Generic[R]):
 
 
 class RecordWriter:
-    """Writes the records of one topology. Not thread-safe: the caller serialises.
-
-    Args:
-        sleep: called between reads of a node.
-    """
+    """Writes the records of one topology. Not thread-safe: the caller serialises."""
 
     def __init__(
         self,
