@@ -62,7 +62,8 @@ def rows_of_keys(
         is_small = isinstance(table, StoredState) and table.is_small
         return rows.coalesce(1) if is_small else rows.repartition(1)
     if isinstance(keys, DataFrame):
-        key_rows = _selected(keys, types, where)
+        _require_columns(keys.schema, types, where)
+        key_rows = keys.select(*map(quoted, types))
     else:
         key_rows = local_frame(spark, listed or (), _schema(types))
     buckets = _buckets(key_rows, types, shape.buckets, local=listed is not None)
@@ -148,26 +149,16 @@ def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> lis
     try:
         verify_rows(rows, _schema(types))
     except (PySparkTypeError, PySparkValueError) as error:
-        raise _mistyped(types, where, error) from error
+        raise TableRefusedError(
+            f"The given keys do not have the types of state table {where}, {_text(types)}: "
+            f"{in_one_line(str(error))}",
+            number="TXN-310",
+        ) from error
     return rows
-
-
-def _selected(keys: DataFrame, types: Mapping[str, DataType], where: str) -> DataFrame:
-    """Select exactly the table's key columns from a DataFrame of keys."""
-    _require_columns(keys.schema, types, where)
-    return keys.select(*(sf.col(quoted(name)) for name in types))
 
 
 def _schema(types: Mapping[str, DataType]) -> st.StructType:
     return st.StructType([st.StructField(name, kind) for name, kind in types.items()])
-
-
-def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> TableRefusedError:
-    return TableRefusedError(
-        f"The given keys do not have the types of state table {where}, {_text(types)}: "
-        f"{in_one_line(str(error))}",
-        number="TXN-310",
-    )
 
 
 def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:

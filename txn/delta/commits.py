@@ -237,6 +237,7 @@ def _parsed(
     info = _json_object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
     adds = [a["add"] for a in actions if "add" in a]
     removes = [a["remove"] for a in actions if "remove" in a]
+    apps = [a["txn"] for a in actions if "txn" in a]
     fence, settled = _mark(info.get(FENCE_KEY)), _mark(info.get(SETTLED_KEY), "txid")
     compaction = _compaction(info.get(COMPACTION_KEY))
     return Commit(
@@ -254,7 +255,7 @@ def _parsed(
         compaction=compaction,
         last=_last(fence or settled or compaction, version, table),
         token=info.get(TOKEN_KEY),
-        apps=dict(_app(a["txn"]) for a in actions if "txn" in a),
+        apps={str(app["appId"]): int(app["version"]) for app in apps},
         before=_before(info.get(BEFORE_KEY, [])),
         changed=(_changing(adds), _changing(removes)),
         deletion_vectors=_vectors(adds),
@@ -321,10 +322,6 @@ def _added(add: Mapping[str, Any]) -> StagedFile:
         partition=_json_object(add.get("partitionValues") or {}),
         stats=stats,
     )
-
-
-def _app(action: Mapping[str, Any]) -> tuple[str, int]:
-    return str(action["appId"]), int(action["version"])
 
 
 def _before(fingerprints: Any) -> tuple[int, ...]:

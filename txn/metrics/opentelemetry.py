@@ -149,7 +149,7 @@ def _shared_instruments(provider: MeterProvider) -> _Instruments:
 
 
 class _Meters:
-    """The metrics of one run, over the instruments of a provider."""
+    """`Meters` of one run, over the instruments of a provider."""
 
     def __init__(self, instruments: _Instruments) -> None:
         self._instruments = instruments
@@ -176,21 +176,17 @@ class _Meters:
             return [*self._gauges.get(metric.name, {}).items()]
 
     def add(self, metric: Metric, by: float, *labels: str) -> None:
-        """See `Meters`."""
         # Always a double: OTLP has another field for ints, and a series must not mix them.
         self._instruments.made[metric.name].add(float(by), _attributes(metric, labels))
 
     def record(self, metric: Metric, value: float, *labels: str) -> None:
-        """See `Meters`."""
         self._instruments.made[metric.name].record(value, _attributes(metric, labels))
 
     def set(self, metric: Metric, to: float, *labels: str) -> None:
-        """See `Meters`."""
         with self._lock:
             self._gauges.setdefault(metric.name, {})[labels] = float(to)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """See `Meters`."""
         with self._lock:
             self._gauges.get(metric.name, {}).pop(labels, None)
 

@@ -81,7 +81,7 @@ class PrometheusMetrics:
 
 
 class _Meters:
-    """Instruments of prometheus-client, by metric: the collector of the registry."""
+    """`Meters` over the instruments of prometheus-client: the collector of the registry."""
 
     def __init__(self) -> None:
         self.refresh: Callable[[], None] = lambda: None
@@ -93,19 +93,15 @@ class _Meters:
         """Without it, a gauge that is forgotten while another thread binds it would be lost."""
 
     def add(self, metric: Metric, by: float, *labels: str) -> None:
-        """See `Meters`."""
         self._child(metric, labels).inc(by)
 
     def record(self, metric: Metric, value: float, *labels: str) -> None:
-        """See `Meters`."""
         self._child(metric, labels).observe(value)
 
     def set(self, metric: Metric, to: float, *labels: str) -> None:
-        """See `Meters`."""
         self._child(metric, labels).set(to)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """See `Meters`."""
         with self._changing, contextlib.suppress(KeyError):
             del self._children[metric.name, labels]
             self._instruments[metric].remove(*labels)

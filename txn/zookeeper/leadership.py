@@ -306,7 +306,8 @@ class Leadership:
             return self._connection.multi([self.check, *operations], deadline, self._held)[1:]
         except RefusedError as refused:
             if refused.operation == self.check:
-                raise self.fenced_now(deadline) from None
+                current, _ = read_epoch(self._connection, self._paths, deadline)
+                raise self.fenced(current) from None
             raise
 
     def release(self, deadline: float) -> None:
@@ -321,10 +322,6 @@ class Leadership:
                     delete = Delete(self._paths.leader, holder[1].version)
                     self._connection.multi([self.check, delete], deadline)
                 return
-
-    def fenced_now(self, deadline: float) -> FencedError:
-        """Return the error to raise after a failed check of our epoch; reads the present leader."""
-        return self.fenced(read_epoch(self._connection, self._paths, deadline)[0])
 
     def fenced(self, current: EpochRecord) -> FencedError:
         """Return the error to raise if `epoch` holds `current`."""
