@@ -84,7 +84,6 @@ class TableCommitter(Committer):
         self.publish_waits = not self._storage.is_local
         self._new_id = new_id
         self._context: CommitterContext | None = None
-        self._fenced = False
         self._staged_schema: StructType | None = None
         """Columns of the staged rows, without their txid; None until opened with a schema."""
         self._checked: tuple[StructType, list[Column]] | None = None
