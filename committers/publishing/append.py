@@ -102,11 +102,7 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
     from obstore.exceptions import BaseError
 
     try:
-        if storage.is_local:
-            _create(storage.uri, spec, epoch, incarnation)
-        else:
-            text = _first_commit(spec, epoch, incarnation)
-            retried(lambda: _send_first(storage, text), f"make table {storage.location}")
+        _make(storage, spec, epoch, incarnation)
     except (BaseError, DeltaError, OSError) as error:
         # If this or another process has just created it, it is checked like any other table.
         if not is_there(storage):
@@ -119,6 +115,14 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
                 f"Table {storage.location} could not be created: {client_message(error)}. It is "
                 "tried again; if this goes on, check that the table's folder can be written to."
             ) from error
+
+
+def _make(storage: Storage, spec: TableSpec, epoch: int, incarnation: int) -> None:
+    if storage.is_local:
+        _create(storage.uri, spec, epoch, incarnation)
+    else:
+        text = _first_commit(spec, epoch, incarnation)
+        retried(lambda: _send_first(storage, text), f"make table {storage.location}")
 
 
 def _send_first(storage: Storage, text: bytes) -> None:
