@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
+from txn.spark.lazy import st
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -17,26 +18,25 @@ __all__ = ["as_nullable", "as_struct", "as_wide", "check_same", "require_schema"
 T = TypeVar("T", bound="DataType")
 
 
-def as_struct(schema: str | StructType, spout: str) -> StructType:
+def as_struct(schema: str | st.StructType, spout: str) -> st.StructType:
     """Parse a schema given as DDL or StructType. Needs a running Spark session.
 
     Raises:
         TopologyError: the DDL cannot be read.
     """
     from pyspark.errors import ParseException
-    from pyspark.sql.types import StructType
 
-    if isinstance(schema, StructType):
+    if isinstance(schema, st.StructType):
         return _with_columns(schema, spout)
     try:
-        parsed = StructType.fromDDL(schema)
+        parsed = st.StructType.fromDDL(schema)
     except ParseException as error:
         raise TopologyError(
             f"The schema of {spout} is not DDL that Spark can read: {schema!r} "
             f"({in_one_line(str(error))}). Write it as 'month int, carrier string'.",
             number="TXN-410",
         ) from error
-    if not isinstance(parsed, StructType):
+    if not isinstance(parsed, st.StructType):
         raise TopologyError(
             f"The schema of {spout} has no columns but is a single type: {schema!r}. Write it as "
             "'month int, carrier string'.",
@@ -65,30 +65,27 @@ def as_nullable(data_type: T) -> T:
 
 def as_wide(data_type: T) -> T:
     """Return the nullable type with `int` for smaller numbers: Spark cuts those off silently."""
-    from pyspark.sql.types import ByteType, IntegerType, ShortType
 
     def widened(leaf: DataType) -> DataType:
-        return IntegerType() if isinstance(leaf, ByteType | ShortType) else leaf
+        return st.IntegerType() if isinstance(leaf, st.ByteType | st.ShortType) else leaf
 
     return cast("T", _rebuilt(data_type, widened))
 
 
 def _rebuilt(data_type: DataType, of_leaf: Callable[[DataType], DataType]) -> DataType:
     """Return the type with every part nullable and each innermost type replaced."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(data_type, StructType):
-        return StructType(
+    if isinstance(data_type, st.StructType):
+        return st.StructType(
             [
-                StructField(f.name, _rebuilt(f.dataType, of_leaf), True, f.metadata)
+                st.StructField(f.name, _rebuilt(f.dataType, of_leaf), True, f.metadata)
                 for f in data_type
             ]
         )
-    if isinstance(data_type, ArrayType):
-        return ArrayType(_rebuilt(data_type.elementType, of_leaf), True)
-    if isinstance(data_type, MapType):
+    if isinstance(data_type, st.ArrayType):
+        return st.ArrayType(_rebuilt(data_type.elementType, of_leaf), True)
+    if isinstance(data_type, st.MapType):
         key, value = _rebuilt(data_type.keyType, of_leaf), _rebuilt(data_type.valueType, of_leaf)
-        return MapType(key, value, True)
+        return st.MapType(key, value, True)
     return of_leaf(data_type)
 
 
@@ -98,10 +95,8 @@ def require_schema(text: str) -> str:
     Raises:
         ValueError: it is not the JSON of a schema.
     """
-    from pyspark.sql.types import StructType
-
     try:
-        StructType.fromJson(json.loads(text))
+        st.StructType.fromJson(json.loads(text))
     except Exception as error:
         raise ValueError("it is not the JSON of a schema") from error
     return text

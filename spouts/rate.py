@@ -16,11 +16,11 @@ from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.lazy import st
 from txn.spark.origins import unnoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["RateSpan", "RateSpout"]
 
@@ -85,13 +85,13 @@ class RateSpout(Spout[RateSpan]):
         self._began = clock()
         self._first = 0
 
-    def open(self, spark: SparkSession, previous: RateSpan | None) -> StructType:
+    def open(self, spark: SparkSession, previous: RateSpan | None) -> st.StructType:
         """Return the schema; the pace counts from now, and from the last run's end."""
-        from pyspark.sql.types import LongType, StructType, TimestampType
-
         self._began = self._clock()
         self._first = previous.end if previous is not None else 0
-        return StructType().add("value", LongType(), False).add("timestamp", TimestampType())
+        return (
+            st.StructType().add("value", st.LongType(), False).add("timestamp", st.TimestampType())
+        )
 
     def set_batch_target(self, share: float) -> None:
         """Move within the range of `rows_per_batch`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spouts._schemas import as_nullable
 from spouts._uris import literal
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -21,30 +22,22 @@ Partition = tuple[tuple[str, str | None], ...]
 """(column, value as Delta writes it), in a fixed order."""
 
 
-def struct_of(schema: str, *, changes: bool = False) -> StructType:
+def struct_of(schema: str, *, changes: bool = False) -> st.StructType:
     """Return the columns as Spark reads them: all nullable, without Delta's metadata.
 
     Args:
         schema: JSON, from the table's metadata.
         changes: True to add the columns of Delta's change data feed.
     """
-    from pyspark.sql.types import (
-        LongType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    stored = as_nullable(StructType.fromJson(json.loads(schema)))
-    fields = [StructField(field.name, field.dataType, True) for field in stored]
+    stored = as_nullable(st.StructType.fromJson(json.loads(schema)))
+    fields = [st.StructField(field.name, field.dataType, True) for field in stored]
     if changes:
         fields += [
-            StructField("_change_type", StringType()),
-            StructField("_commit_version", LongType()),
-            StructField("_commit_timestamp", TimestampType()),
+            st.StructField("_change_type", st.StringType()),
+            st.StructField("_commit_version", st.LongType()),
+            st.StructField("_commit_timestamp", st.TimestampType()),
         ]
-    return StructType(fields)
+    return st.StructType(fields)
 
 
 def scan(
@@ -71,14 +64,11 @@ def scan(
 def _read(
     spark: SparkSession,
     paths: list[str],
-    schema: StructType,
+    schema: st.StructType,
     partition: Mapping[str, str | None],
     options: Mapping[str, str],
 ) -> DataFrame:
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StructType
-
-    stored = StructType([field for field in schema if field.name not in partition])
+    stored = st.StructType([field for field in schema if field.name not in partition])
     # Settings of the session must not turn a missing file into missing rows.
     loud = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "mergeSchema": "false"}
     rows = spark.read.schema(stored).options(**loud, **options).parquet(*paths)

@@ -15,6 +15,7 @@ from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import with_text
 from spouts.records.csv_dialect import Dialect
 from txn.errors import BatchError
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -138,8 +139,6 @@ class CsvFiles:
 
         Checks a large file line by line first, in parallel; then, if needed, as a whole.
         """
-        from pyspark.sql import functions as sf
-
         weights = {u: n * 8 if u.endswith(PACKED) else n for u, n in sizes.items()}
         small = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
         by_line = self._dialect.is_by_line(sf.col("value"))
@@ -160,8 +159,6 @@ class CsvFiles:
         self, spark: SparkSession, uris: Sequence[str], end: Column, *, whole: bool
     ) -> tuple[dict[str, str | None], set[str]]:
         """Return URI -> line end of files not read by line, and URIs of files not in UTF-8."""
-        from pyspark.sql import functions as sf
-
         if not uris:
             return {}, set()
         valid = sf.is_valid_utf8("value") if self._encoding in _UTF8 else sf.lit(True)
@@ -180,8 +177,6 @@ class CsvFiles:
         return self._encoding.startswith(("UTF-16", "UTF-32"))
 
     def _texts(self, spark: SparkSession, uris: Sequence[str], *, whole: bool) -> DataFrame:
-        from pyspark.sql import functions as sf
-
         names = ("encoding", "charset")
         options = {n: v for n, v in self._options.items() if n.lower() not in names}
         if self._dialect.line_end and not whole:
@@ -220,8 +215,6 @@ class CsvFiles:
 
     def _lines(self, spark: SparkSession, uris: Sequence[str], schema: StructType) -> DataFrame:
         """Return every line except the schema's header as a record that does not parse."""
-        from pyspark.sql import functions as sf
-
         mark, dialect = self._unparsed, self._dialect
         assert mark is not None
 

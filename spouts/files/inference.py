@@ -11,10 +11,10 @@ from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import PARSED
 from spouts.records.options import lowered, overlaid
 from txn.errors import TopologyError
+from txn.spark.lazy import st
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["MOST_FILES", "inferred"]
 
@@ -22,7 +22,7 @@ MOST_FILES = 20
 """Most files from which a schema is inferred."""
 
 
-def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> StructType:
+def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> st.StructType:
     """Return the columns that Spark finds in these files. The caller leaves out empty ones.
 
     Records that do not parse are ignored here; the first batch reports them.
@@ -31,7 +31,6 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
         TopologyError: the files have no column, or one without a type in Spark.
     """
     from pyspark.errors import AnalysisException
-    from pyspark.sql.types import StructType
 
     options = {"inferSchema": True, "mergeSchema": True, **files.reading}
     changed: dict[str, Any] = {}
@@ -45,14 +44,14 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
     paths = [literal(files.listing.uri(name)) for name in names]
     reader = spark.read.options(**options).format(files.form)
     try:
-        read_schema = reader.load(paths).schema if paths else StructType()
+        read_schema = reader.load(paths).schema if paths else st.StructType()
     except AnalysisException as error:
         if (refused := _nanoseconds(files, names)) is None:
             raise
         raise refused from error
     # Leave out the column in which Spark puts the text of a record that does not parse.
     unparsed = files.unparsed.text if files.unparsed else None
-    schema = StructType([field for field in read_schema if field.name != unparsed])
+    schema = st.StructType([field for field in read_schema if field.name != unparsed])
     if not schema.fields:
         lack = "no file has any content"
         if names:

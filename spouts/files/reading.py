@@ -16,6 +16,7 @@ from spouts.records.csv_dialect import reader_options
 from spouts.records.options import is_set, lowered, overlaid
 from txn.attempts import TransactionAttempt
 from txn.spark.file_reader import KnownFile, known_parquet
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ class FileReader:
 
     def _marked(self, rows: DataFrame) -> DataFrame:
         """Add the marks for records that do not parse to rows that lack them."""
-        from pyspark.sql import functions as sf
-
         for name in marks(self._unparsed):
             if name not in rows.columns:
                 of_file = self._unparsed is not None and name == self._unparsed.position

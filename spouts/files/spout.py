@@ -45,6 +45,7 @@ from txn.errors import (
 )
 from txn.interfaces import Keeper, Lag, Spout, SpoutKind
 from txn.spark.causes import is_of_spark
+from txn.spark.lazy import st
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -308,10 +309,8 @@ class FileSpout(Spout[FileBatch]):
             BatchError: a file cannot be read.
             FailedException: the storage does not answer.
         """
-        from pyspark.sql.types import StructType
-
         self._require_planned(attempt, metadata)
-        schema = StructType.fromJson(json.loads(metadata.read_schema))
+        schema = st.StructType.fromJson(json.loads(metadata.read_schema))
         unread = self._not_readable(metadata, attempt, whole=attempt.attempt_id > 0)
         if unread and self.unparsed is None:
             raise _not_read(self._unreadable.message(unread, metadata.sizes), attempt)
@@ -473,10 +472,8 @@ class FileSpout(Spout[FileBatch]):
                 "replayed."
             ) from error
 
-    def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
-        from pyspark.sql.types import StructType
-
-        stored = StructType.fromJson(json.loads(previous.read_schema)) if previous else None
+    def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> st.StructType:
+        stored = st.StructType.fromJson(json.loads(previous.read_schema)) if previous else None
         if self._given is None:
             return stored or self._inferred(spark)
         declared = as_nullable(as_struct(self._given, self._name))

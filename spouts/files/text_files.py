@@ -11,11 +11,11 @@ from spouts.records.json_records import JsonRecords
 from spouts.records.options import lowered
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["TextFiles"]
 
@@ -70,15 +70,12 @@ class TextFiles:
         is_known = "singlevariantcolumn" not in self._options and self._encoding in _DECODED
         return self._form in _FORMS and is_known
 
-    def rows(self, spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    def rows(self, spark: SparkSession, paths: Sequence[str], schema: st.StructType) -> DataFrame:
         """Return the records of files, with the marks of the spout."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructType
-
         texts, of_path = self._texts(spark, paths, schema)
         if self._form == "text":
             return self._lines(texts)
-        fields = StructType([field for field in schema if field.name not in of_path])
+        fields = st.StructType([field for field in schema if field.name not in of_path])
         records = JsonRecords(self._spout, fields, self._options, self._unparsed, of_files=True)
         beside = {name: name for name in of_path}
         rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
@@ -87,8 +84,6 @@ class TextFiles:
 
     def _lines(self, texts: DataFrame) -> DataFrame:
         """Return lines of text. One that is not valid in the files' encoding does not parse."""
-        from pyspark.sql import functions as sf
-
         value, path, unparsed = sf.col("value"), sf.col("txn_path"), self._unparsed
         bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
         if unparsed is None:
@@ -106,12 +101,9 @@ class TextFiles:
         )  # fmt: skip
 
     def _texts(
-        self, spark: SparkSession, paths: Sequence[str], schema: StructType
+        self, spark: SparkSession, paths: Sequence[str], schema: st.StructType
     ) -> tuple[DataFrame, list[str]]:
         """Return lines or whole files as `value`, with `txn_path`, and the columns of folders."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StringType, StructField, StructType
-
         encoding, whole = self._encoding, self._whole
         of_text = {name: value for name, value in self._options.items() if name in _OF_TEXT}
         if whole:
@@ -124,8 +116,8 @@ class TextFiles:
         # Columns that Spark makes from folders' names, below a basePath.
         of_path = [f for f in schema if f.name in files.columns and f.name != "value"]
         if of_path:
-            value = StructField("value", StringType())
-            files = reader.schema(StructType([value, *of_path])).load(list(paths))
+            value = st.StructField("value", st.StringType())
+            files = reader.schema(st.StructType([value, *of_path])).load(list(paths))
         names = [field.name for field in of_path]
         # Hadoop itself skips a mark of UTF-8; anything else like it is the user's text.
         as_it_is = self._form == "text" and not encoding
@@ -140,8 +132,6 @@ class TextFiles:
 
 def _text(encoding: str, whole: bool) -> Column:
     """Return the text of a file or line, without an encoding mark at the beginning."""
-    from pyspark.sql import functions as sf
-
     text, binary = sf.col("value"), sf.col("value").cast("binary")
     if encoding not in ("", "UTF-8", "UTF8"):
         text = sf.decode(binary, encoding)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 from spouts.files.folder.listing import PACKED
 from spouts.files.source_files import SourceFiles
 from txn.interfaces import UNREAD, Unparsed
+from txn.spark.lazy import sf
 from txn.storage.asking import in_parallel
 
 if TYPE_CHECKING:
@@ -139,8 +140,6 @@ class Unreadable:
         unparsed: Unparsed,
     ) -> DataFrame:
         """Return a row for each file, marked as a record that does not parse."""
-        from pyspark.sql import functions as sf
-
         assert unparsed.reason is not None
         files = sf.array(
             *[

@@ -13,6 +13,7 @@ from spouts.records.json_records import JsonRecords
 from spouts.records.options import check_options
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ class Values:
         Args:
             as_json: parse the values as JSON without options, whatever the topics' format is.
         """
-        from pyspark.sql import functions as sf
-
         fields = as_nullable(as_struct(self._schema, self._spout))
         value = sf.col("value").cast("string")
         place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
@@ -118,8 +117,6 @@ class Values:
         )
 
     def _is_bad(self) -> Column:
-        from pyspark.sql import functions as sf
-
         record = sf.col("txn_record")
         line = _one_line(record)
         broken = ~Dialect.of(self._options).is_record(line) | ~sf.is_valid_utf8(record)
@@ -149,14 +146,10 @@ def _one_line(record: Column) -> Column:
 
     Also without an encoding mark, which Spark skips only in the first value of a task.
     """
-    from pyspark.sql import functions as sf
-
     return sf.regexp_replace(record, r"\A\ufeff+|\r?\n\z", "")
 
 
 def _columns(fields: StructType) -> list[Column]:
-    from pyspark.sql import functions as sf
-
     return [sf.col("txn_value").getField(name).alias(name) for name in fields.fieldNames()]
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from txn.spark.lazy import st
 
 __all__ = ["PARSED", "OnBadRows", "marks", "marks_of", "permissive", "with_text"]
 
@@ -78,14 +76,12 @@ def marks(unparsed: Unparsed | None) -> tuple[str, ...]:
     return () if unparsed is None else unparsed.columns
 
 
-def with_text(schema: StructType, *names: str) -> StructType:
+def with_text(schema: st.StructType, *names: str) -> st.StructType:
     """Add columns of text to a schema.
 
     Raises:
         TopologyError: it has a column of that name.
     """
-    from pyspark.sql.types import StringType, StructField, StructType
-
     taken = {name.lower() for name in schema.fieldNames()}
     for name in names:
         if name in taken:
@@ -94,4 +90,6 @@ def with_text(schema: StructType, *names: str) -> StructType:
                 "records that do not parse by it. Rename the column, or leave bad_rows out.",
                 number="TXN-415",
             )
-    return StructType([*schema.fields, *(StructField(name, StringType()) for name in names)])
+    return st.StructType(
+        [*schema.fields, *(st.StructField(name, st.StringType()) for name in names)]
+    )

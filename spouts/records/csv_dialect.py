@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spouts.records.options import is_set, lowered
+from txn.spark.lazy import sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -96,8 +97,6 @@ class Dialect:
 
     def is_by_line(self, text: Column) -> Column:
         """Return True for a text whose every line is one record, also to Spark."""
-        from pyspark.sql import functions as sf
-
         fine = sf.lit(True)
         if self.quote:
             ends = self.line_ends
@@ -121,8 +120,6 @@ class Dialect:
 
     def line_end_of(self, text: Column) -> Column:
         """Return the line end of all records of a file; NULL: they differ, or a field is open."""
-        from pyspark.sql import functions as sf
-
         line_end = sf.lit(None).cast("string")
         for end in [self.line_end] if self.line_end else ["\r", "\r\n", "\n"]:
             pattern = self._file(re.escape(end), several_lines=True)
@@ -206,6 +203,4 @@ class Dialect:
 
 def _has_nul(text: Column) -> Column:
     """Return True for a text with a NUL: Spark's parser loses some, as it means "no character"."""
-    from pyspark.sql import functions as sf
-
     return sf.contains(text, sf.lit("\0"))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spouts.records.bad_rows import permissive
 from spouts.records.options import lowered
 from txn.interfaces import NOT_PARSED, Unparsed
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -63,16 +64,13 @@ class JsonRecords:
             place: the place of the text, for people and for marks.
             beside: columns of `texts` to keep -> their new names.
         """
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import ArrayType
-
         kept_columns = [sf.col(quoted(name)).alias(f"txn_beside_{name}") for name in beside]
         texts = texts.select(text.alias("txn_record"), place.alias("txn_place"), *kept_columns)
         record, array = sf.col("txn_record"), sf.lit(None)
         one = self._parsed(record, self.fields)
         if self.of_files:
             is_array = sf.startswith(sf.ltrim(record), sf.lit("["))
-            array = sf.when(is_array, self._parsed(record, ArrayType(self.fields)))
+            array = sf.when(is_array, self._parsed(record, st.ArrayType(self.fields)))
             one = sf.when(~is_array, one)
         parsed = texts.select("*", one.alias("txn_one"), array.alias("txn_array"))
         kept_names = ["txn_place", *(f"txn_beside_{name}" for name in beside)]
@@ -89,11 +87,10 @@ class JsonRecords:
         )
 
     def _parsed(self, record: Column, shape: DataType) -> Column:
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import MapType, StringType, StructField, StructType
-
-        entries = MapType(StringType(), shape)
-        whole = StructType([StructField(_END, entries), StructField(_TEXT, StringType())])
+        entries = st.MapType(st.StringType(), shape)
+        whole = st.StructType(
+            [st.StructField(_END, entries), st.StructField(_TEXT, st.StringType())]
+        )
         options = {name: str(value) for name, value in lowered(self.given).items()}
         depth = int(options.get("maxnestingdepth", _DEEPEST)) + 2
         options = {n: v for n, v in options.items() if n not in _OF_READERS}
@@ -108,8 +105,6 @@ class JsonRecords:
 
     def _records(self) -> Column:
         """Return an array of the records in a text; NULL: it has none."""
-        from pyspark.sql import functions as sf
-
         record, value = sf.col("txn_record"), _value("txn_one")
         good = _is_whole("txn_one") & value.isNotNull() & sf.is_valid_utf8(record)
         records = sf.when(good, sf.array(self._record(value)))
@@ -137,8 +132,6 @@ class JsonRecords:
         self, value: Column, text: Column | None = None, reason: Column | None = None
     ) -> Column:
         """Return one record; with `text`, one that does not parse."""
-        from pyspark.sql import functions as sf
-
         none = sf.lit(None).cast("string")
         columns = [value.getField(name) for name in self.fields.fieldNames()]
         if self.unparsed is None and text is not None:
@@ -151,8 +144,6 @@ class JsonRecords:
         return sf.struct(*(c.alias(n) for c, n in zip(all_of_it, self._names, strict=True)))
 
     def _marks(self) -> Sequence[Column]:
-        from pyspark.sql import functions as sf
-
         if self.unparsed is None:
             return ()
         assert self.unparsed.reason is not None
@@ -164,8 +155,6 @@ class JsonRecords:
 
     def _error_message(self) -> Column:
         """Return the error message for a record that does not parse."""
-        from pyspark.sql import functions as sf
-
         return sf.concat(
             sf.lit(f"{self.spout} has a {NOT_PARSED} as json with the schema, at "),
             sf.col("txn_place"),
@@ -178,11 +167,8 @@ class JsonRecords:
 
     def _reason(self) -> Column:
         """Explain why a record does not parse; evaluated only for such records."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import MapType, StringType
-
         record = sf.col("txn_record")
-        members = self._parsed(record, MapType(StringType(), StringType()))
+        members = self._parsed(record, st.MapType(st.StringType(), st.StringType()))
 
         def problem(whole: Column) -> Column:
             raw, value = _value(whole), _value("txn_one")
@@ -217,8 +203,6 @@ _OF_READERS = {"encoding", "charset", "linesep", "multiline", "mode", "maxnestin
 
 def _is_whole(parsed: Column | str) -> Column:
     """Return True for a text that is one value of its shape with nothing after it."""
-    from pyspark.sql import functions as sf
-
     column = sf.col(parsed) if isinstance(parsed, str) else parsed
     entries = column.getField(_END)
     last = sf.get(sf.map_keys(entries), sf.lit(1))
@@ -227,7 +211,5 @@ def _is_whole(parsed: Column | str) -> Column:
 
 
 def _value(parsed: Column | str) -> Column:
-    from pyspark.sql import functions as sf
-
     column = sf.col(parsed) if isinstance(parsed, str) else parsed
     return sf.get(sf.map_values(column.getField(_END)), sf.lit(0))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txn.interfaces import KeysReader
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ def keys_of(batch: DataFrame, on: Sequence[str]) -> DataFrame:
         batch: rows that do not change when they are read again, together with the result.
         on: its columns with the names of the state's keys.
     """
-    from pyspark.sql import functions as sf
-
     return batch.select(*(sf.col(quoted(name)) for name in dict.fromkeys(on))).distinct()
 
 
@@ -37,8 +36,6 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
     A job counts the keys first: Spark does not know the size of most sources, and would sort all of
     the state to join it with a batch of any size.
     """
-    from pyspark.sql import functions as sf
-
     names = keys.columns
     if not names:
         return state
@@ -56,7 +53,5 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
 
 def _is_short(kind: DataType) -> bool:
     """Return whether every value has a few bytes, so that each task can get one for every key."""
-    from pyspark.sql import types as st
-
     short = st.NumericType | st.BooleanType | st.DateType | st.TimestampType | st.TimestampNTZType
     return isinstance(kind, short)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import ProgressUnreadableError, TopologyError
+from txn.spark.lazy import st
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -82,18 +83,16 @@ class StreamColumns:
             self._recalled -= {stream}
 
 
-def columns_of(stream: str, data: Mapping[str, Any]) -> StructType:
+def columns_of(stream: str, data: Mapping[str, Any]) -> st.StructType:
     """The columns that an earlier run recorded.
 
     Raises:
         ProgressUnreadableError: they are not a schema.
     """
-    from pyspark.sql.types import StructType
-
     try:
         if not _is_storable(data):
             raise ValueError("it names a class of Python")
-        return StructType.fromJson(dict(data))
+        return st.StructType.fromJson(dict(data))
     except Exception as error:
         raise ProgressUnreadableError(
             f"The stored columns of stream '{stream}' cannot be read ({error}). Delete its node "

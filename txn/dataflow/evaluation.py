@@ -34,6 +34,7 @@ from txn.dataflow.graph import (
 )
 from txn.errors import UserError
 from txn.interfaces import StoredRows
+from txn.spark.lazy import sf
 from txn.text import placed
 
 if TYPE_CHECKING:
@@ -288,8 +289,6 @@ def _may_lack(rows: Rows, names: Collection[str]) -> bool:
 
 def _empty_frame(frame: DataFrame) -> DataFrame:
     """No rows, derived from a frame so that Spark knows without reading that they are empty."""
-    from pyspark.sql import functions as sf
-
     return frame.where(sf.lit(False))
 
 
@@ -332,8 +331,6 @@ def _merge(node: Merge, inputs: Sequence[Result]) -> Result:
 
 def _add_missing_columns(frame: DataFrame, whole: DataFrame) -> DataFrame:
     """`frame`, then the columns of `whole` that it lacks, all NULL."""
-    from pyspark.sql import functions as sf
-
     missing = [field for field in whole.schema if field.name not in frame.columns]
     nulls = [sf.lit(None).cast(field.dataType).alias(field.name) for field in missing]
     return frame.select("*", *nulls)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from txn.dataflow.graph import Derived, Node, Sink, Source, explain
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -151,15 +152,11 @@ class Judged:
 
     def passing(self, rule: Expectation) -> DataFrame:
         """The rows that keep this rule and those before it."""
-        from pyspark.sql import functions as sf
-
         hidden = self.unparsed.columns if self.unparsed else ()
         return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
 
     def counts(self, number: int) -> DataFrame:
         """One row: `number` (the caller's, for a union), and how many rows broke each rule."""
-        from pyspark.sql import functions as sf
-
         broken = [sf.count_if(~sf.col(name)) for name in self.verdicts.values()]
         return self.frame.agg(sf.array(*broken).alias("broken")).select(
             sf.lit(number).alias("number"), "broken"
@@ -172,8 +169,6 @@ class Judged:
             rules: at least one of them judges this stream.
             position: the batch's place in the source, if its records have none of their own.
         """
-        from pyspark.sql import functions as sf
-
         rules_here = [rule for rule in rules if rule in self.verdicts]
         broken = {rule: ~sf.col(self.verdicts[rule]) for rule in rules_here}
         structs = [
@@ -191,8 +186,6 @@ class Judged:
         return exploded.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
 
     def _bad_row_columns(self, rule: Expectation) -> tuple[Column, Column, Column]:
-        from pyspark.sql import functions as sf
-
         name = _text(rule.name, "rule")
         values = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
@@ -216,8 +209,6 @@ class Judged:
 def _add_verdict(
     frame: DataFrame, rule: Expectation, verdicts: Mapping[Expectation, str]
 ) -> DataFrame:
-    from pyspark.sql import functions as sf
-
     condition = sf.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
     # True only if neither NULL nor false. Unlike coalesce, it refuses a text instead of parsing it.
     verdict = sf.when(condition, sf.lit(True)).otherwise(sf.lit(False))
@@ -227,8 +218,6 @@ def _add_verdict(
 
 
 def _text(value: str | None, name: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.lit(value).cast("string").alias(name)
 
 

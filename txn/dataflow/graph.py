@@ -21,6 +21,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import in_one_line, is_of_spark
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.origins import noted
 from txn.text import first_line, placed, users_line
@@ -195,8 +196,6 @@ class Aggregation(Derived):
         """One row per group of the batch."""
         require_columns(inputs[0], self.columns_read, self.label())
         columns = _results(inputs[0], self.aggregates)
-        from pyspark.sql import functions as sf
-
         keys = [sf.col(quoted(key)) for key in self.keys]
         return inputs[0].groupBy(*keys).agg(*columns)
 
@@ -302,8 +301,6 @@ class StateQuery(Derived):
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """Every row once, with NULL values if the state lacks its key."""
-        from pyspark.sql import functions as sf
-
         rows, state = inputs
         self.require_keys(rows)
         keys = [name for name in state.columns if name in self.on]
@@ -334,7 +331,6 @@ class StateQuery(Derived):
         None if their types depend on unknown columns. The type of a count depends on none.
         """
         from pyspark.errors import AnalysisException
-        from pyspark.sql import functions as sf
 
         if not self.aggregates or any(a.columns for a in self.aggregates.values()):
             return None

@@ -28,6 +28,7 @@ from txn.errors import TopologyError, TxnError
 from txn.interfaces import Committer, StoredRows
 from txn.interfaces.committer_capabilities import ShowsPartials, reporting_changes
 from txn.protocol.events import Metadata, Plan
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.own_session import moved, own_session
 from txn.spark.rows import local_frame
@@ -173,8 +174,6 @@ class _Rehearsal:
 
     def _new_values(self, sink: Sink, evaluation: Evaluation) -> StoredRows | Unknown:
         """The values of an empty state after the batch."""
-        from pyspark.sql import functions as sf
-
         partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
             return partials

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from txn.spark.lazy import sf, st
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -36,17 +38,13 @@ def local_frame(spark: SparkSession, rows: Sequence[Any], schema: StructType) ->
 
 def verify_rows(rows: Sequence[Any], schema: StructType) -> None:
     """Refuse values that are not of the columns' types; raises like `local_frame`."""
-    from pyspark.sql.types import _make_type_verifier
-
-    verify = _make_type_verifier(schema)
+    verify = st._make_type_verifier(schema)
     for row in rows:
         verify(row)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """An empty DataFrame that Spark's optimizer recognises as empty."""
-    from pyspark.sql import functions as sf
-
     columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
     # The optimizer does not see that a range alone is empty: a join would compare each key with a
     # NULL, and be refused as a cartesian product (spark.sql.crossJoin.enabled=false).

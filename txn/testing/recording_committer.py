@@ -23,6 +23,7 @@ from txn.interfaces import (
     StagedFile,
     TablePublication,
 )
+from txn.spark.lazy import sf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,8 +63,6 @@ class RecordingCommitter(Committer):
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """The rows themselves."""
-        from pyspark.sql import functions as sf
-
         return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
 
     def open(

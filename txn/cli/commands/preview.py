@@ -20,6 +20,7 @@ from txn.cli.options import (
 from txn.cli.words import NOTHING_SET_ASIDE
 from txn.errors import UserError
 from txn.operations.loading import load_topology
+from txn.spark.lazy import sf
 from txn.text import describe, printable
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ def _json(topology: str, result: Preview, tables: Sequence[str]) -> dict[str, An
 
 def _objects(frame: DataFrame) -> list[Any]:
     """Return the rows as Spark's JSON, NULLs included."""
-    from pyspark.sql import functions as sf
-
     whole = sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"})
     return [json.loads(row[0]) for row in frame.select(whole).collect()]
 
@@ -121,7 +120,6 @@ def _parts(result: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
 
 
 def _table(name: str, frame: DataFrame) -> Iterator[RenderableType]:
-    from pyspark.sql import functions as sf
     from rich.table import Table
     from rich.text import Text
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError
 from txn.interfaces import Staged
+from txn.spark.lazy import sf
 from txn.spark.observations import observed
 
 if TYPE_CHECKING:
@@ -38,14 +39,10 @@ class Conservation:
 
     def entering(self, rows: DataFrame) -> DataFrame:
         """Count the batch's rows on their way in."""
-        from pyspark.sql import functions as sf
-
         return rows.observe(self._entered, sf.count(sf.lit(1)).alias("rows"))
 
     def leaving(self, partials: DataFrame) -> DataFrame:
         """Count the rows on their way out, and drop the count column again."""
-        from pyspark.sql import functions as sf
-
         counted = partials.observe(
             self._left,
             sf.coalesce(sf.sum(COUNT_COLUMN), sf.lit(0)).alias("rows"),
@@ -83,8 +80,6 @@ class PlannedRows:
 
     def reading(self, rows: DataFrame) -> DataFrame:
         """Count the rows as they come out of the source."""
-        from pyspark.sql import functions as sf
-
         return rows.observe(self._read, sf.count(sf.lit(1)).alias("rows"))
 
     def check(self, attempt: TransactionAttempt) -> None:

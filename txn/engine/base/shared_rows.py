@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from txn.errors import FailedException
 from txn.spark.jvm import are_stored_twice
+from txn.spark.lazy import sf
 from txn.spark.own_session import moved
 from txn.text import placed
 
@@ -93,8 +94,6 @@ def require_one_copy(several: Sequence[SharedRows], session: SparkSession) -> No
 
 
 def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:
-    from pyspark.sql import functions as sf
-
     ones = (frame.select(sf.lit(1).alias("one")) for frame in frames)
     whole = functools.reduce(lambda one, other: one.unionAll(other), ones)
     moved(whole, session).write.format("noop").mode("overwrite").save()
