@@ -194,7 +194,7 @@ def exported() -> dict[str, Any]:
 def test_an_exported_file_is_read_or_refused(body: Any, honest: bool, whole: bytes) -> None:
     """With a checksum that fits what was changed, too: what is accepted can be exported again."""
     COUNTED["exported files"] += 2
-    document = {"format": "txn-progress", "version": 1, "sha256": "", "progress": body}
+    document = {"format": "txn-progress", "version": 4, "sha256": "", "progress": body}
     if honest:
         document["sha256"] = _checksum(body)
     for text in (json.dumps(document).encode(), whole):

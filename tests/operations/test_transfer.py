@@ -251,22 +251,6 @@ def test_a_damaged_file_is_refused_by_name(
     assert "no topology at all" in invoke("status", NAME, "--zookeeper", new).output
 
 
-def test_a_file_of_an_earlier_release_begins_a_life_of_its_own(new: str, file: Path) -> None:
-    """It says nothing of an incarnation, and takes nobody's place."""
-    document = json.loads(file.read_text())
-    body = document["progress"]
-    was, before = body.pop("incarnation"), body.pop("takes_over")
-    del body["columns"], body["row_replays"], body["drops_requested"]
-    assert was > 0
-    assert before == []
-    file.write_text(json.dumps({**document, "version": 1, "sha256": _checksum(body)}))
-    put(new, read_file(file))
-    status = read_status(new, NAME, CONFIG)
-    assert status.incarnation is not None
-    assert status.incarnation.id != was
-    assert status.incarnation.takes_over == []
-
-
 def test_an_import_takes_over_from_the_ensemble_of_the_file(new: str, file: Path) -> None:
     """Another life begins, in the place of the file's, and of that which was there."""
     was = json.loads(file.read_text())["progress"]["incarnation"]
@@ -332,25 +316,6 @@ def small_file() -> ProgressFile:
         replays_requested=[],
         columns=[],
     )
-
-
-def test_a_file_of_an_earlier_release_is_read() -> None:
-    """Version 1 knew no columns and no incarnations, version 2 no replays of rows, and version 3 no
-    requests to drop; it has none, and may not have any.
-    """
-    body = small_file().model_dump(mode="json")
-    for version, lacks, missed in (
-        (3, ("drops_requested",), "lacks a field"),
-        (2, ("row_replays",), "lacks a field"),
-        (1, ("columns", "incarnation", "takes_over"), "columns"),
-    ):
-        for name in lacks:
-            del body[name]
-        whole = {"format": "txn-progress", "sha256": _checksum(body), "progress": body}
-        read = json.dumps({**whole, "version": version}).encode()
-        assert _parse(read, Path("f.json")) == small_file()
-        with pytest.raises(ProgressUnreadableError, match=missed):
-            _parse(json.dumps({**whole, "version": version + 1}).encode(), Path("f.json"))
 
 
 @pytest.mark.parametrize("field", ["replay_of", "attempt"])

@@ -5,7 +5,6 @@ They belong to the contracts in `txn.interfaces`; import them from there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +53,6 @@ every txid up to `txid` is committed and final."""
 COMPACTION_KEY = "txn_compaction"
 """Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of its
 rows, "settled", "last": as a fence's}."""
-
-_POSITIONS = ("spouts", "read", "members")
-"""Fields of a `Publication` that hold spouts' metadata."""
 
 Violations = Mapping[str, Mapping[str, int]]
 """Stream -> rule of `Stream.expect` -> rows that broke it."""
@@ -176,7 +172,7 @@ class _Counted(BaseModel):
     unasked: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     """stream -> rule that has set rows of this txid aside -> tables that took them nevertheless,
     because the rule is not on their path. Only in the table of bad rows; a rule that is left out
-    set nothing aside, or an earlier release wrote this."""
+    set nothing aside."""
 
     forms: dict[str, dict[str, str]] = Field(default_factory=dict)
     """stream -> rule that has set rows of this txid aside -> their form, "raw", "own" or "foreign"
@@ -233,22 +229,6 @@ class Publication(_Counted):
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
     the last txid, `rows` are those of all, and `digest`, `violations`, `unasked` and `forms`
     are empty. Empty for one txid."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_exact(cls, data: Any) -> Any:
-        """Read what an earlier release wrote.
-
-        Its logs were written by delta-rs, which changes the last digit of one fraction in eight and
-        has no integers beyond 64 bits. So they also have the positions as a text, `exact`.
-        """
-        if not isinstance(data, dict) or "exact" not in data:
-            return data
-        text = data["exact"]
-        positions = json.loads(text) if isinstance(text, str) else None
-        if not isinstance(positions, dict) or positions.keys() != set(_POSITIONS):
-            raise ValueError("exact is not the text of its positions")
-        return {**{key: data[key] for key in data if key != "exact"}, **positions}
 
     @model_validator(mode="after")
     def _check_txids(self) -> Publication:

@@ -2,9 +2,6 @@
 
     {"format": "txn-progress", "version": 4, "sha256": ..., "progress": {...}}
 
-Files of earlier releases can be read: version 1 has neither `columns` nor incarnations, versions 1
-and 2 have no replays of rows, and none before 4 has requests to drop.
-
 `sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as for
 znodes: another checksum, version or field is refused, and so are records that do not fit each
 other. The file holds the data of ZooKeeper, without credentials.
@@ -38,10 +35,6 @@ FILE_LIMIT = 256 * 1024 * 1024
 
 _FORMAT = "txn-progress"
 _VERSION = 4
-_IN_4: dict[str, Any] = {"drops_requested": []}
-_IN_3 = {**_IN_4, "row_replays": []}
-_LATER = {1: {**_IN_3, "columns": [], "incarnation": 0, "takes_over": []}, 2: _IN_3, 3: _IN_4}
-"""Version -> the fields that it lacks, with their defaults."""
 
 
 class ProgressFile(BaseModel):
@@ -159,7 +152,7 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
             f"File '{path}' has format version {version}, and this program knows {_VERSION}. Run "
             "the version of txn that wrote it, or newer."
         )
-    if type(version) is not int or version not in (_VERSION, *_LATER):
+    if type(version) is not int or version != _VERSION:
         raise _unreadable(path, f"has format version {version!r}, not {_VERSION}")
     if set(document) != {"format", "version", "sha256", "progress"}:
         raise _unreadable(path, f"has the fields {sorted(document)}")
@@ -170,9 +163,6 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
         fits = False
     if not fits:
         raise _unreadable(path, "does not have its checksum")
-    later = _LATER.get(version, {})
-    if later and isinstance(body, dict) and not later.keys() & body.keys():
-        body = {**body, **later}
     return _validated(body, path)
 
 

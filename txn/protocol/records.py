@@ -120,9 +120,8 @@ class ReplayRequests(Record):
 class DropRequests(Record):
     """`/txn/<topology>/drops`: the quarantined txids that users have given up for good.
 
-    Written by `txn quarantine drop`, read by the leader; created with the first request. A node of
-    its own, because earlier releases refuse unknown fields of `ReplayRequests`. Txids without a
-    quarantine record are ignored here too.
+    Written by `txn quarantine drop`, read by the leader; created with the first request. Txids
+    without a quarantine record are ignored here too.
     """
 
     drop: list[int] = Field(default_factory=list)
