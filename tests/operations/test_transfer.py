@@ -342,7 +342,7 @@ def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) ->
     for metadata in ({"s": spoilt}, {"s": "\ud800"}):
         body = small_file().model_dump(mode="json")
         body["committed"]["spouts"] = metadata
-        whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body)}
+        whole = {"format": "txn-progress", "version": 4, "sha256": _checksum(body)}
         text = json.dumps({**whole, "progress": body}).encode()
         with pytest.raises(ProgressUnreadableError, match=r"'f\.json' (has a record|does not)"):
             _parse(text, Path("f.json"))

@@ -383,7 +383,13 @@ def test_lag_is_kept_longer_than_every_word_of_a_run(
 def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> None:
     """With the error of the source, and since when."""
     found = watched(watch, sample.look())
-    flight = {"txid": 121, "attempt_id": 0, "phase": "planning", "since": time.time() - 5}
+    flight = {
+        "txid": 121,
+        "attempt_id": 0,
+        "phase": "planning",
+        "failures": 0,
+        "since": time.time() - 5,
+    }
     sample.note(
         in_flight=({**flight, "blocked": "Kafka is away", "blocked_since": time.time() - 90},)
     )
