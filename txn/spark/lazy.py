@@ -1,6 +1,7 @@
 """`sf` and `st`: pyspark's functions and types, loaded when one of them is used first.
 
-So a program that only describes a topology does not load pyspark.
+So a program that only describes a topology does not load pyspark; tests/spark/test_lazy.py
+fails if one does. Type checkers see the modules themselves.
 """
 
 from __future__ import annotations
