@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -97,7 +97,6 @@ class Cluster:
 
     Args:
         refresh_secs: seconds for which the list of all topics is used before it is read again.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -106,11 +105,9 @@ class Cluster:
         servers: str,
         spout: str,
         refresh_secs: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._refresh_secs = refresh_secs
-        self._clock = clock
         self._names: list[str] | None = None
         self._names_at = 0.0
         self._servers = servers
@@ -124,7 +121,7 @@ class Cluster:
 
     def matching(self, pattern: str) -> list[str]:
         """List topics whose whole name matches, without Kafka's own; asks once per interval."""
-        now = self._clock()
+        now = time.monotonic()
         if self._names is None or now - self._names_at >= self._refresh_secs:
             client = self._connected()
             try:
@@ -217,7 +214,7 @@ class Cluster:
         elif error.code() in _UNREACHED:
             self._unreached = error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
-            self._down_since = self._clock()
+            self._down_since = time.monotonic()
 
     def _ends(
         self, partitions: Sequence[Partition]
@@ -267,7 +264,7 @@ class Cluster:
                 return answer.result(_LOOK_SECS)
             except FutureTimeoutError:
                 client, down = self._client, self._down_since
-                if down is not None and self._clock() - down >= _UNREACHABLE_SECS:
+                if down is not None and time.monotonic() - down >= _UNREACHABLE_SECS:
                     raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)) from None
                 if client is not None:
                     client.poll(0)  # delivers errors that it received in the background

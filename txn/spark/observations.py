@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import FailedException
@@ -16,12 +15,7 @@ __all__ = ["observed"]
 _POLL_SECS = 0.002
 
 
-def observed(
-    observation: Observation,
-    secs: float,
-    missing: str,
-    clock: Callable[[], float] = time.monotonic,
-) -> dict[str, Any]:
+def observed(observation: Observation, secs: float, missing: str) -> dict[str, Any]:
     """The observed counts; empty if Spark pruned the node because there were no rows.
 
     Spark reports them a moment after the job. `Observation.get` alone would wait for ever if the
@@ -36,9 +30,9 @@ def observed(
     """
     from py4j.protocol import Py4JJavaError
 
-    until, java = clock() + secs, observation._jo
+    until, java = time.monotonic() + secs, observation._jo
     while java is None or not java.future().isCompleted():
-        if clock() > until:
+        if time.monotonic() > until:
             raise FailedException(missing)
         time.sleep(_POLL_SECS)
     try:
