@@ -17,7 +17,7 @@ from tests.faults.harness import wait_for
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
-from txn.engine.work.questions import PATIENCE_SECS, PAUSE_SECS, Questions
+from txn.engine.work.questions import PAUSE_SECS, TIMEOUT_SECS, Questions
 from txn.engine.work.spout_facts import SpoutFacts
 from txn.engine.work.spouts import Spouts
 from txn.interfaces import Lag
@@ -170,7 +170,7 @@ def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFix
         spouts.plan(Plan(TransactionAttempt(txid), ("s",), {}), window_full=False)
         read = spouts.facts.planned_input(spouts.parsed_by_source({"s": {"index": 0}}))
         assert read.records == {"s": None}
-    assert 3 * PATIENCE_SECS <= time.monotonic() - began < 4 * PATIENCE_SECS
+    assert 3 * TIMEOUT_SECS <= time.monotonic() - began < 4 * TIMEOUT_SECS
     assert (spout.asked, dict(spouts.facts.lags)) == (3, {})
     told = [message.partition(" gave no answer")[0] for message in caplog.messages]
     assert told == [

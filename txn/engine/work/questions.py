@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from txn.engine.base.threads import Pool
 
-__all__ = ["PATIENCE_SECS", "Questions"]
+__all__ = ["TIMEOUT_SECS", "Questions"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("txn")
 
-PATIENCE_SECS = 1.0
+TIMEOUT_SECS = 1.0
 """Most seconds to wait for one answer."""
 PAUSE_SECS = 60.0
 """Pause before a plugin that did not answer in time is asked again."""
@@ -64,7 +64,7 @@ class Questions:
             self._pools[what] = Pool(1, "txn-asking")
         asked = self._asked[what] = self._pools[what].submit(self._answer, job, about=what)
         try:
-            answer: T = asked.result(PATIENCE_SECS)
+            answer: T = asked.result(TIMEOUT_SECS)
         except FutureTimeoutError:
             if what not in self._not_before:
                 log.warning(
@@ -72,7 +72,7 @@ class Questions:
                     "again a minute after it has come; the run goes on, and this is told once.",
                     self._topology,
                     what,
-                    PATIENCE_SECS,
+                    TIMEOUT_SECS,
                 )
             self._not_before[what] = self._monotonic() + PAUSE_SECS
             return None
