@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grimp
 import pytest
 
 from tests.for_each import for_each
@@ -136,18 +135,6 @@ def test_importing_txn_is_light() -> None:
     assert (said.stderr, said.stdout) == ("", "[]\n")
 
 
-def test_txn_knows_no_plugin() -> None:
-    """`txn` imports neither `spouts` nor `committers`."""
-    found = [
-        f"{relative(path)}: {name}"
-        for path in SOURCES
-        if module_name(path).partition(".")[0] == "txn"
-        for name in imports(path)
-        if name.partition(".")[0] in {"spouts", "committers"}
-    ]
-    assert found == []
-
-
 def test_plugins_know_only_the_contracts() -> None:
     """Spouts and committers import six packages of `txn`, and not each other."""
     found = []
@@ -161,22 +148,6 @@ def test_plugins_know_only_the_contracts() -> None:
             if top in PACKAGES and top != package and not allowed:
                 found.append(f"{relative(path)}: {name}")
     assert found == []
-
-
-def test_there_is_no_circle_of_imports() -> None:
-    """No module needs itself through others, with what is imported for type checkers counted."""
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
-    left = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-
-    def ends() -> list[str]:
-        """Modules that need none of those left, or that none of those left needs."""
-        needed = set[str]().union(*left.values())
-        return [name for name, needs in left.items() if name not in needed or not needs & {*left}]
-
-    while found := ends():
-        for name in found:
-            del left[name]
-    assert sorted(left) == []
 
 
 def test_acker_and_coordinator_are_pure() -> None:
