@@ -7,7 +7,9 @@ process has, so it ends with this process, after SIGKILL too. It stays in this p
 that SIGKILL, SIGSTOP and Ctrl-Z for the group reach both.
 
 It reads that pipe only once it is up. pyspark deletes the folder that it needs for that as soon as
-an exception leaves the start, so a start that fails or is interrupted kills it.
+an exception leaves the start, so a start that fails or is interrupted kills it. pyspark hands
+nobody the process that it starts, so its module gets another `Popen` for that time;
+tests/txn/test_session.py fails if pyspark starts Java in another way.
 """
 
 from __future__ import annotations
