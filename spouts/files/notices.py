@@ -8,7 +8,7 @@ from itertools import islice
 
 from spouts.files.folder.changed import Changed
 from spouts.files.folder.listing import Listing
-from spouts.files.folder.looks import Look, Looks
+from spouts.files.folder.polls import Poll, Polls
 from txn.interfaces import NOTICES
 
 __all__ = ["FileNotices"]
@@ -23,17 +23,17 @@ notices = logging.getLogger(f"{NOTICES}.files")
 class FileNotices:
     """The notices of one run. The planner and readers change it; any thread may ask for `texts`."""
 
-    def __init__(self, name: str, listing: Listing, looks: Looks) -> None:
+    def __init__(self, name: str, listing: Listing, polls: Polls) -> None:
         self._name = name
         self._listing = listing
-        self._looks = looks
+        self._polls = polls
         self._empty: str | None = None
         """The notice that there is nothing to read; None: there is, or it is unknown."""
         self._stale: dict[str, int] = {}
         """Files that this run found changed, with their times."""
         self._replaced: tuple[str, ...] = ()
         """The first files with bytes that are not UTF-8."""
-        self._changed = Changed(looks.times)
+        self._changed = Changed(polls.times)
         self._newest_found = 0
 
     def texts(self) -> list[str]:
@@ -96,7 +96,7 @@ class FileNotices:
             )
             log.warning("%s", self._empty)
 
-    def tell_changed(self, poll: Look, newest: int | None) -> None:
+    def tell_changed(self, poll: Poll, newest: int | None) -> None:
         """Warn once of each file that was changed after it was taken, as far as this poll shows.
 
         Args:
@@ -110,8 +110,8 @@ class FileNotices:
         notices.warning("%s", self._changed_notice(changed))
 
     def tell_nothing_changed(self) -> None:
-        """Free the times that `Looks` keeps for `tell_changed`: nothing was taken yet."""
-        self._looks.times(())
+        """Free the times that `Polls` keeps for `tell_changed`: nothing was taken yet."""
+        self._polls.times(())
 
     def _changed_notice(self, names: Collection[str]) -> str:
         listed = ", ".join(islice(names, _NAMED))

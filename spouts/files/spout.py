@@ -25,7 +25,7 @@ from spouts._uris import plain
 from spouts.files.batch import FileBatch, PlannedFile, changed_error
 from spouts.files.folder.backlog import Backlog
 from spouts.files.folder.listing import FileStat, Listing
-from spouts.files.folder.looks import Look, Looks
+from spouts.files.folder.polls import Poll, Polls
 from spouts.files.folder.seen import Taken, Taking
 from spouts.files.inference import MOST_FILES, inferred
 from spouts.files.inlet import FileInlet
@@ -132,7 +132,7 @@ class FileSpout(Spout[FileBatch]):
             )
         self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
-        self._looks = self._looks_every(look_every_secs)
+        self._polls = self._polls_every(look_every_secs)
         check_options(format, reader_options, self._name, _EXTRA)
         reader_options |= extra_options or {}
         self._format = format
@@ -150,7 +150,7 @@ class FileSpout(Spout[FileBatch]):
         self._backlog = Backlog(self._listing, _LOOK)
         self._position: FileBatch | None = None
         """The position that the next batch follows, unless a run has failed or begins."""
-        self._notices = FileNotices(self._name, self._listing, self._looks)
+        self._notices = FileNotices(self._name, self._listing, self._polls)
         own_codec = bool(extra_options)
         self._files = SourceFiles(
             self._name, self._listing, format, self._options, self.unparsed, own_codec
@@ -159,14 +159,14 @@ class FileSpout(Spout[FileBatch]):
         self._unread = UnreadColumns(self._files)
         self._reader = FileReader(self._files, self._notices.tell_replaced)
 
-    def _looks_every(self, secs: Any) -> Looks:
+    def _polls_every(self, secs: Any) -> Polls:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
             raise TopologyError(
                 f"{self._name} was given look_every_secs={secs!r}, which is not a number of "
                 "seconds from 0 on.",
                 number="TXN-415",
             )
-        return Looks(self._listing, secs, _LOOK, time.monotonic)
+        return Polls(self._listing, secs, _LOOK, time.monotonic)
 
     def _with_base_path(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return options with the whole path of `basePath`, which Spark would resolve elsewhere."""
@@ -222,7 +222,7 @@ class FileSpout(Spout[FileBatch]):
                 self._taking.load(previous)
             except (OSError, StorageUnavailableError) as error:
                 log.warning("%s: %s. It tries again when it plans a batch.", self._name, error)
-        self._looks.begin()
+        self._polls.begin()
         self._files.check_values(spark)
         self._schema = self._settle_schema(spark, previous)
         return self._emitted(self._schema)
@@ -251,7 +251,7 @@ class FileSpout(Spout[FileBatch]):
 
     def _begin_anew(self) -> None:
         self._backlog.clear()
-        self._looks.begin()
+        self._polls.begin()
 
     def _plan(self, previous: FileBatch | None) -> FileBatch | None:
         taken: Taken | None = previous
@@ -260,7 +260,7 @@ class FileSpout(Spout[FileBatch]):
             self._position = previous
         files = self._next_files()
         if not files:
-            poll = self._looks.look(lambda names: self._taking.unseen(names, previous))
+            poll = self._polls.poll(lambda names: self._taking.unseen(names, previous))
             if poll is None:
                 return None
             taken = self._keep_files(poll, previous)
@@ -284,7 +284,7 @@ class FileSpout(Spout[FileBatch]):
         self._unread.look([file.path for file in files], self._opened())
         return self._position
 
-    def _keep_files(self, poll: Look, previous: FileBatch | None) -> Taken | None:
+    def _keep_files(self, poll: Poll, previous: FileBatch | None) -> Taken | None:
         """Keep the files of a poll for the next batches. Returns the files taken so far."""
         taken: Taken | None = previous
         if poll.is_whole:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spouts.files import FileBatch, FileSpout
 from spouts.files.folder.changed import Changed
 from spouts.files.folder.listing import Listing
-from spouts.files.folder.looks import Looks
+from spouts.files.folder.polls import Polls
 from txn.attempts import TransactionAttempt
 from txn.storage.local import LocalStore
 
@@ -238,9 +238,9 @@ def test_a_remote_listing_has_the_times(tmp_path: Path) -> None:
     for number, name in enumerate("ab"):
         (tmp_path / f"{name}.txt").touch()
         os.utime(tmp_path / f"{name}.txt", ns=(0, number * 10**9 + 7))
-    looks = Looks(Elsewhere(f"s3:/{tmp_path}/*.txt"), 0.0, 9, lambda: 0.0)
-    look = looks.look(list)
-    assert look is not None
-    a, b = look.names
-    assert looks.times([b, a, "gone"]) == [(b, 10**9), (a, 0)]
-    assert looks.times([a]) == []
+    polls = Polls(Elsewhere(f"s3:/{tmp_path}/*.txt"), 0.0, 9, lambda: 0.0)
+    poll = polls.poll(list)
+    assert poll is not None
+    a, b = poll.names
+    assert polls.times([b, a, "gone"]) == [(b, 10**9), (a, 0)]
+    assert polls.times([a]) == []

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
-from spouts.files.folder import looks as _looks
+from spouts.files.folder import polls as _polls
 from spouts.files.folder.listing import Listing
-from spouts.files.folder.looks import Looks
+from spouts.files.folder.polls import Polls
 from tests.storage.test_stores import Marked
 from tests.stores.proxy import Fail, Proxy, lists
 from tests.stores.s3 import S3Server, storage_options
@@ -56,7 +56,7 @@ class Lake:
         """A spout over the bucket's text files, opened; what it asks from now on is counted."""
         arguments = {"schema": SCHEMA} | arguments
         spout = FileSpout(self.pattern, format="text", storage_options=self.options, **arguments)
-        spout._looks._monotonic = lambda: self.now
+        spout._polls._monotonic = lambda: self.now
         spout.open(NO_SPARK, previous)
         self.proxy.log.clear()
         return spout
@@ -342,11 +342,11 @@ def test_no_file_is_missed_or_taken_twice(
     listing = Listing(f"file://{folder}/*.txt")
     now, taken, left = 0.0, [], []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_looks, "_OVERLAP", overlap)
-        looks = Looks(listing, 1.0, kept, lambda: now)
+        patched.setattr(_polls, "_OVERLAP", overlap)
+        polls = Polls(listing, 1.0, kept, lambda: now)
 
         def look() -> None:
-            while seen := looks.look(lambda names: [n for n in names if n not in taken]):
+            while seen := polls.poll(lambda names: [n for n in names if n not in taken]):
                 left[:] = seen.unseen[:kept]
                 taken.extend(left)
                 if not left:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from spouts.files.folder.listing import FileStat, Listing
-from spouts.files.folder.looks import Look
+from spouts.files.folder.polls import Poll
 from txn.interfaces import Lag
 
 __all__ = ["Backlog"]
@@ -42,7 +42,7 @@ class Backlog:
         self._names.clear()
         self._beyond = 0
 
-    def fill(self, poll: Look) -> None:
+    def fill(self, poll: Poll) -> None:
         """Replace the backlog by the files of a poll."""
         self._names = deque(islice(poll.unseen, self._most))
         beyond = len(poll.unseen) - len(self._names)

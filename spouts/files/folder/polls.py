@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from spouts.files.folder.listing import PAGE, FileStat, Listing, stat_of
 
-__all__ = ["Look", "Looks"]
+__all__ = ["Poll", "Polls"]
 
 _OVERLAP = 900
 """Together with as many new names, one page of S3."""
@@ -37,7 +37,7 @@ Unseen = Callable[[Sequence[str]], list[str]]
 
 
 @dataclass(frozen=True)
-class Look:
+class Poll:
     """The result of a poll, in name order."""
 
     names: list[str]
@@ -52,7 +52,7 @@ class Look:
     """Size, time and version of the first of `unseen`, for a remote storage."""
 
 
-class Looks:
+class Polls:
     """The polls of one spout. Not thread-safe: only the planner uses it.
 
     Args:
@@ -77,7 +77,7 @@ class Looks:
         self._after = ""
         self._kept_up_to: str | None = None
 
-    def look(self, unseen: Unseen) -> Look | None:
+    def poll(self, unseen: Unseen) -> Poll | None:
         """Poll for files that no batch took; None: it is too early.
 
         Unless `begin` was called since, all files kept from the last poll must have been taken.
@@ -91,7 +91,7 @@ class Looks:
         """
         if not self._listing.remote:
             names = self._listing.names()
-            return Look(names, unseen(names))
+            return Poll(names, unseen(names))
         begun, goes_on = self._monotonic(), self._kept_up_to is not None
         if begun < self._next and not goes_on:
             return None
@@ -105,7 +105,7 @@ class Looks:
         self._next_whole = ended + whole_in if is_whole else whole_at
         return result
 
-    def _list(self, unseen: Unseen, after: str, is_whole: bool, may_end: bool) -> Look:
+    def _list(self, unseen: Unseen, after: str, is_whole: bool, may_end: bool) -> Poll:
         base = self._listing.base
         names: list[str] = []
         new: list[str] = []
@@ -129,7 +129,7 @@ class Looks:
         if len(new) > self._most or is_cut:
             self._kept_up_to = new[self._most - 1][len(base) :]
         self._seen = names, times
-        return Look(names, new, is_whole, is_cut, stats)
+        return Poll(names, new, is_whole, is_cut, stats)
 
     def times(self, names: Sequence[str]) -> Iterable[tuple[str, int | None]]:
         """Return the time of change of each file; skips files that cannot be read.
