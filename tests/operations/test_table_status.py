@@ -53,6 +53,16 @@ def test_a_table_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path:
     assert found.first_txids == {str(tmp_path / "a"): 1}
 
 
+def test_a_table_whose_commits_cannot_be_read_is_only_listed_as_unread(tmp_path: Path) -> None:
+    """Nothing of a table counts if a later read of its log fails."""
+    publish(tmp_path / "a", 1)
+    log = tmp_path / "a" / "_delta_log" / f"{0:020d}.json"
+    log.write_text(log.read_text().replace('"format":1', '"format":99'))
+    found = read_tables("t", [str(tmp_path / "a")], 1)
+    assert list(found.unread) == [str(tmp_path / "a")]
+    assert found.first_txids == {}
+
+
 def test_it_is_json(tmp_path: Path) -> None:
     """Everything in it can be written as JSON and read again, also if there is nothing."""
     publish(tmp_path / "a", 1, violations={"s": {"a key": 3}})

@@ -21,7 +21,7 @@ from txn.text import first_line
 __all__ = ["NEWEST_TXIDS", "TableStatus", "read_tables"]
 
 NEWEST_TXIDS = 20
-"""The most txids whose violations are added up, and commit files that are read of each table."""
+"""Violations are summed over this many of the newest txids at most."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class TableStatus:
     unread: Mapping[str, str] = field(default_factory=dict)
     """table -> why it cannot be read."""
     txids: tuple[int, int] | None = None
-    """The first and the last of the newest committed txids, at most `NEWEST_TXIDS`, to which
-    `violations` belong; None: no txid is committed."""
+    """The first and the last txid that `violations` sums: the newest committed ones, at most
+    `NEWEST_TXIDS`. None: no txid is committed."""
     violations: Violations = field(default_factory=dict)
     """stream -> rule -> rows of these txids that broke it (`Stream.expect`)."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
+        """Return the fields as `txn status --json` names them."""
         return {
             "first_txids": dict(self.first_txids),
             "unread_tables": dict(self.unread),
@@ -66,12 +66,14 @@ def read_tables(
     for table in tables:
         try:
             log = table_log(table, (committers or {}).get(table))
+            entries = history_of(topology, {table: log}, committed, NEWEST_TXIDS)
             first[table] = log.first_txid
-            for entry in history_of(topology, {table: log}, committed, NEWEST_TXIDS):
-                if entry.committed:
-                    violations.setdefault(entry.txid, []).append(entry.violations)
         except (TxnError, DeltaError, OSError, ValueError) as error:
             unread[table] = first_line(error)
+            continue
+        for entry in entries:
+            if entry.committed:
+                violations.setdefault(entry.txid, []).append(entry.violations)
     newest = sorted(violations)[-NEWEST_TXIDS:]
     total = summed_violations(merged_violations(violations[txid]) for txid in newest)
     return TableStatus(first, unread, (newest[0], newest[-1]) if newest else None, total)
