@@ -1,4 +1,4 @@
-"""Make DataFrames of rows that are written in the program, with failures among them."""
+"""Rows that are written in the program, with failures among them, and DataFrames of such rows."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ Rows = Sequence[Row | Exception]
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType) -> DataFrame:
-    """Make a DataFrame of these rows."""
+    """Make a DataFrame of rows without exceptions."""
     return local_frame(spark, list(rows), as_struct(schema, "a memory spout"))

@@ -58,7 +58,7 @@ def test_a_missing_package_is_told_or_refused(
     assert make_traces(None) == []
     with pytest.raises(SetupError, match="none are sent. Add --traces"):
         make_traces(None, 5.0)
-    assert "pip install 'txn-spark[otel]'. The run goes on without." in capsys.readouterr().err
+    assert "pip install 'txn-spark[otel]'. The run goes on without it." in capsys.readouterr().err
     with pytest.raises(SetupError, match=r"txn-spark\[otel\]"):
         make_traces(True)
     without("openlineage", monkeypatch)

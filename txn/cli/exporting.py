@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def make_metrics(address: str | None, resources: ExitStack) -> list[Observer]:
-    """Make the observers that serve metrics at `address`, and send them if the environment asks.
+    """Make an observer that serves metrics at `address`, and one that sends them if asked for.
 
-    `resources` closes them, also if the run never begins. If only the environment asks, a missing
-    package is reported and is not an error.
+    `resources` closes them, also if the run never begins. Only the environment can ask for sending:
+    a missing package is reported and is not an error.
 
     Raises:
         SetupError: the address is in use, or a package or a setting is wrong.
@@ -35,12 +35,12 @@ def make_metrics(address: str | None, resources: ExitStack) -> list[Observer]:
 
     observers: list[Observer] = []
     if address is not None:
-        served = PrometheusMetrics(address)
-        resources.callback(served.close)
-        observers.append(served)
-    for sent in _make_if_asked(OpenTelemetryMetrics, None, partial(is_asked_for, "METRICS")):
-        resources.callback(sent.close)
-        observers.append(sent)
+        server = PrometheusMetrics(address)
+        resources.callback(server.close)
+        observers.append(server)
+    for sender in _make_if_asked(OpenTelemetryMetrics, None, partial(is_asked_for, "METRICS")):
+        resources.callback(sender.close)
+        observers.append(sender)
     return observers
 
 
@@ -59,9 +59,9 @@ def make_traces(asked: bool | None, detailed_per_sec: float | None = None) -> li
     """
     from txn.tracing import Traces
 
-    options: dict[str, Any] = (
-        {} if detailed_per_sec is None else {"detailed_per_sec": detailed_per_sec}
-    )
+    options: dict[str, Any] = {}
+    if detailed_per_sec is not None:
+        options["detailed_per_sec"] = detailed_per_sec
     traces: list[Observer] = _make_if_asked(
         partial(Traces, **options), asked, partial(is_asked_for, "TRACES")
     )
@@ -92,5 +92,5 @@ def _make_if_asked(
     except SetupError as error:
         if asked or error.number != "TXN-211":  # TXN-211: a package is missing
             raise
-        click.echo(f"{error} The run goes on without.", err=True)
+        click.echo(f"{error} The run goes on without it.", err=True)
         return []

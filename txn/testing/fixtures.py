@@ -1,4 +1,4 @@
-"""A pytest fixture for the contract kit: import it in the conftest.py of a plugin.
+"""A pytest fixture for the contract kit: import it in the conftest.py of your tests.
 
 from txn.testing.fixtures import spark
 """

@@ -51,8 +51,8 @@ _ENDS: Mapping[Station, str] = {
     "publish": "published",
     "commit": "committed",
 }
-"""Stations -> the mark that their beginning or end sets in a timeline. The marks are
-`txn.engine.reporting.report.STATIONS`."""
+"""An event's station -> the entry of a `Timeline` that its beginning, or its end, sets; the
+entries are `txn.engine.reporting.report.STATIONS`."""
 
 
 class Recorder:
@@ -77,10 +77,10 @@ class Recorder:
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked: dict[int, tuple[TransactionAttempt, float]] = {}
-        """txid -> its newest attempt whose source or storage is away, and the begin of its wait."""
+        """txid -> its newest blocked attempt, and the time at which the wait began."""
         self._bound: Bound | None = None
         self._bound_since = self._began
-        self._held_since = self._began
+        self._observed_at = self._began
         self._full_since: float | None = None
         self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
             StationBegan: self._arrived,
@@ -101,7 +101,7 @@ class Recorder:
             reader(event)
 
     def durations_ms(self, attempt: TransactionAttempt) -> dict[str, float]:
-        """Station -> milliseconds since the one before it, for the stations reached."""
+        """Durations as `Timeline.durations_ms`; none for an attempt that is not open."""
         timeline = self._timelines.get(attempt)
         return timeline.durations_ms() if timeline else {}
 
@@ -133,7 +133,8 @@ class Recorder:
         self.report.failed.append((attempt.txid, event.at, event.error))
 
     def _replayed(self, event: ReplayScheduled) -> None:
-        self.report.replays += not event.blocked
+        if not event.blocked:
+            self.report.replays += 1
 
     def _dissolved(self, event: GroupDissolved) -> None:
         first, last = event.attempts[0], event.attempts[-1]
@@ -148,15 +149,12 @@ class Recorder:
 
     def _was_blocked(self, event: AttemptBlocked) -> None:
         self.report.waits += 1
-        if event.times == 0:
-            attempt = event.attempt
-            log.warning(
-                "[%s %s] blocked: %s",
-                event.topology,
-                attempt,
-                event.error,
-                extra=fields_of(attempt),
-            )
+        if event.times:
+            return  # an earlier attempt has logged it
+        attempt = event.attempt
+        log.warning(
+            "[%s %s] blocked: %s", event.topology, attempt, event.error, extra=fields_of(attempt)
+        )
 
     def _lagged(self, event: LagChanged) -> None:
         numbers = {} if event.lag is None else event.lag.numbers
@@ -196,20 +194,24 @@ class Recorder:
     # --- the state of the protocol -----------------------------------------------------------
 
     def observe(self, state: CoordinatorState) -> None:
-        """Take the run's new state, and count the time of the former one towards its bound."""
+        """Take the run's new state, and report what has changed."""
         now = self._clock()
+        self._watch_bound(state, now)
+        self._watch_room(state, now)
+        self._watch_blocked(state, now)
+
+    def _watch_bound(self, state: CoordinatorState, now: float) -> None:
+        """Add the time since the former state to its bound, and report a new bound."""
         if self._bound is not None:
             seconds = self.report.bound_seconds
-            passed = max(0.0, now - self._bound_since)
+            passed = max(0.0, now - self._observed_at)
             seconds[self._bound] = seconds.get(self._bound, 0.0) + passed
         new = None if state.ended else bound(state)
         if new != self._bound:
-            held = max(0.0, now - self._held_since)
+            held = max(0.0, now - self._bound_since)
             self._broadcast.report(BoundChanged, new or "ended", self._bound, held)
-            self._held_since = now
-        self._bound, self._bound_since = new, now
-        self._watch_room(state, now)
-        self._watch_blocked(state, now)
+            self._bound_since = now
+        self._bound, self._observed_at = new, now
 
     def _watch_room(self, state: CoordinatorState, now: float) -> None:
         """Report if the window of txids in flight has become full or has room again."""
@@ -223,7 +225,7 @@ class Recorder:
             self._broadcast.report(BackPressureEnded, seconds)
 
     def _watch_blocked(self, state: CoordinatorState, now: float) -> None:
-        """Track the batches that wait for a source or storage, and those that no longer do."""
+        """Track the blocked batches, and report those that no longer are."""
         blocked = {txid: b.attempt for txid, b in state.batches.items() if b.blocked is not None}
         for txid, (attempt, since) in list(self._blocked.items()):
             if txid not in blocked:
@@ -231,10 +233,11 @@ class Recorder:
                 seconds = max(0.0, now - since)
                 self._broadcast.report(BatchUnblocked, attempt, seconds)
         for txid, attempt in blocked.items():
-            self._blocked[txid] = attempt, self._blocked.get(txid, (attempt, now))[1]
+            _, since = self._blocked.get(txid, (attempt, now))
+            self._blocked[txid] = attempt, since
 
     def ended(self, how: str | None = None) -> None:
-        """Record the end of the run; without an error if `how` is given."""
+        """Record the end of the run; `how` as in `RunReport.ended`, None to leave that as it is."""
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 
@@ -268,7 +271,7 @@ class Recorder:
 
     def _in_flight(self, batch: Batch) -> InFlight:
         times = self._times(batch)
-        since = self._blocked.get(batch.attempt.txid)
+        blocked = self._blocked.get(batch.attempt.txid)
         return InFlight(
             batch.attempt.txid,
             batch.attempt.attempt_id,
@@ -276,6 +279,6 @@ class Recorder:
             batch.failures,
             max(times.values(), default=self._clock()),
             blocked=batch.blocked,
-            blocked_since=since[1] if since and batch.blocked else None,
+            blocked_since=blocked[1] if blocked and batch.blocked else None,
             replay_of=batch.replay_of,
         )
