@@ -1,7 +1,7 @@
 """The guard of a table's semantics: find the replayed txids that the table already holds.
 
-Pure, over the last publication in the log. A replay begins at committed + 1, so an unfinished
-attempt wrote everything that the table holds of the replay's txids.
+Pure functions of the last publication in the log. A replay begins at committed + 1, so whatever the
+table holds of the replay's txids was written by an attempt that never finished.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from committers.staging.row_digest import differing_columns
 from txn.errors import RecoveryRefusedError, SourceChangedError, TopologyError
 from txn.interfaces import Member, Publication, Semantics, Staged
 
-__all__ = ["held", "left_of", "parse_semantics", "unfinished"]
+__all__ = ["drop_up_to", "held", "parse_semantics", "unfinished"]
 
 Last = tuple[int, Publication] | None
 """(version, publication) of the newest publication in a table's log; None if it has none."""
@@ -37,9 +37,9 @@ def unfinished(last: Last, publication: Publication) -> bool:
 
 
 def held(last: Last, semantics: Semantics, publication: Publication, table: str) -> tuple[int, int]:
-    """(version, newest txid) of the part of a publication that must not be applied again.
+    """Find the part of a publication that the table keeps, so it must not be applied again.
 
-    (-1, 0) if the table keeps nothing of it: only a transactional table does.
+    Returns (version, newest txid) of it. (-1, 0): nothing; only a transactional table keeps any.
 
     Raises:
         RecoveryRefusedError: the publication begins inside a group of txids that cannot be
@@ -67,7 +67,7 @@ def held(last: Last, semantics: Semantics, publication: Publication, table: str)
     return -1, 0
 
 
-def left_of(staged: Staged, txid: int) -> Staged:
+def drop_up_to(staged: Staged, txid: int) -> Staged:
     """Drop the txids up to `txid` from a group."""
     left = [member for member in staged.members if member.attempt.txid > txid]
     return Staged.together(left) if len(left) < len(staged.members) else staged

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
-from committers.guard import held, left_of, parse_semantics, unfinished
+from committers.guard import drop_up_to, held, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
 from committers.publishing.files import ActiveFile
@@ -231,7 +231,7 @@ class TableCommitter(Committer):
         version, txid = held(last, self.semantics, publication, self.name)
         if txid >= publication.last_txid:
             return Prepared(staged, (), (), version, skipped=True)
-        left = left_of(staged, txid)
+        left = drop_up_to(staged, txid)
         prepared = self._up_to_date(lambda: self._prepare(left, publication))
         return replace(prepared, staged=staged)
 

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Script = Mapping[tuple[int, int], Rows | None] | Callable[[int, int], Rows | None]
-"""(txid, attempt id) -> rows, or None: nothing to read."""
+"""(txid, attempt id) -> rows; None: nothing to read."""
 
 
 class MemoryPosition(BaseModel):
@@ -69,7 +69,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         self._schema = schema
         self._cycle = cycle and bool(batches)
         self._before = [0]
-        """The number of rows before each batch counted so far."""
+        """Rows before each of the batches that `lag` has counted, and after the last of them."""
         self._raised: set[tuple[int, int]] = set()
         self._lock = Lock()  # attempts of several txids are emitted at once
 
@@ -95,17 +95,17 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
             Exception: the next exception among the rows that was not raised yet.
             TopologyError: this run was given fewer batches than an earlier one planned.
         """
-        rows = self._require(attempt, metadata)
+        rows = self._require_rows(attempt, metadata)
         self._raise_next(metadata.index, rows)
         content = [row for row in rows if not isinstance(row, Exception)]
         return frame_of(spark, content, self._schema)
 
     def readable(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> MemoryPosition:
-        """Return the batch, if this object has it; raises as `emit_batch`."""
-        self._require(attempt, metadata)
+        """Return the batch; raises TopologyError as `emit_batch`."""
+        self._require_rows(attempt, metadata)
         return metadata
 
-    def _require(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> Rows:
+    def _require_rows(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> Rows:
         rows = self._rows(metadata.index)
         if rows is None:
             raise TopologyError(

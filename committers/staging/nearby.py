@@ -1,10 +1,10 @@
 """Copies of a remote table's files on this machine's disk.
 
-Only if the executors are threads of this process. Files that are read once need not travel. And
-copying a file takes one request, in parallel with others: Spark's reader sends five requests per
-file, and its writer two, and both take the files of a task one after the other.
+Only if the executors are threads of this process: they see this disk. Scratch files, which are read
+once, then never leave it. And copying a file takes one request, in parallel with others: Spark's
+reader sends five requests per file, its writer two, and both take a task's files one by one.
 
-Sent files stay here: a table's file never changes, and the next turn need not fetch it to read it.
+Sent files stay here: a table's file never changes, so the next turn reads it without fetching it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LARGEST = 16 * 1024 * 1024
 """The most bytes of a file to copy; copying a larger one takes longer than Spark's requests."""
 MOST = 256 * 1024 * 1024
 """The most bytes to copy at a time, and to keep here."""
-_COPIES, _KEPT = "copies", "kept"
+_KEPT = "kept"
 
 
 class Nearby:
     """A folder that is deleted with this object, at the latest with this process.
 
-    `storage` is for any thread; the methods over a table's files for one commit turn at a time.
+    Any thread may use `storage`; the methods are for one commit turn at a time.
     """
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ class Nearby:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.storage = Storage(self._folder)
         self._local_files: dict[str, Path] = {}
-        """Path in the table -> the local file that was sent there; the latest one last."""
+        """Path in the table -> the kept file that was sent there; the latest one last."""
         self._numbers = itertools.count()
 
     @contextmanager
     def copies(
         self, table: Storage, files: Sequence[tuple[str, int]]
     ) -> Iterator[Callable[[str], str]]:
-        """Copy missing files of a table here, until the end of the context.
+        """Copy those of a table's files that are not kept here, until the end of the context.
 
-        Yields a function from a path to the URL for Spark: a large or missing file is read in the
-        table.
+        Yields a function from a path to the URL for Spark. A file that is too large to copy, or
+        that does not exist, has the table's URL.
 
         Args:
-            files: (path, bytes) of each; a path has no value twice.
+            files: (path, bytes) of each file; each path once.
         """
         urls = self._local_urls(dict(files))
         chosen, left = [], MOST - sum(size for path, size in files if path in urls)
@@ -62,16 +62,14 @@ class Nearby:
                 chosen.append(path)
                 left -= size
         self._make_room(left, but=urls.keys())
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix=_COPIES) as folder:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="copies") as folder:
             copies = Storage(folder)
-            copied = in_parallel(
-                lambda one: _copy(table, copies, one[1], f"{one[0]}.parquet"), [*enumerate(chosen)]
-            )
+            copied = in_parallel(lambda one: _copy(table, copies, *one), [*enumerate(chosen)])
             urls |= {path: url for path, url in zip(chosen, copied, strict=True) if url is not None}
             yield lambda path: urls.get(path) or table.read_url(path)
 
     def _local_urls(self, files: Mapping[str, int]) -> dict[str, str]:
-        """URLs of the table's files that are here and complete."""
+        """Return the URLs of the table's files that are kept here and complete."""
         return {
             path: self.storage.read_url(f"{_KEPT}/{local.name}")
             for path, local in self._local_files.items()
@@ -79,7 +77,7 @@ class Nearby:
         }
 
     def _make_room(self, room: int, but: Collection[str] = ()) -> None:
-        """Delete kept files, the oldest first, until the others fit into this many bytes."""
+        """Delete kept files except `but`, the oldest first, until `room` bytes hold the others."""
         others = [path for path in self._local_files if path not in but]
         for path in reversed(others):
             room -= _size(self._local_files[path]) or 0
@@ -96,36 +94,34 @@ class Nearby:
 
         Keeps them here under other names, as long as there is room.
         """
-        in_parallel(lambda path: self._send(table, path), [*paths])
+        written = {path: Path(self._folder, path) for path in paths}
+        in_parallel(lambda path: table.write(path, written[path].read_bytes()), [*paths])
         folder = Path(self._folder, _KEPT)
         folder.mkdir(exist_ok=True)
-        for path in paths:
-            written = Path(self._folder, path)
-            self._local_files[path] = written.rename(folder / f"{next(self._numbers)}.parquet")
+        for path, file in written.items():
+            self._local_files[path] = file.rename(folder / f"{next(self._numbers)}.parquet")
         self._make_room(MOST)
-
-    def _send(self, table: Storage, path: str) -> None:
-        table.write(path, Path(self.storage.uri, path).read_bytes())
 
 
 def is_worth_it(sizes: Collection[int]) -> bool:
-    """Return whether files of these sizes are better written here and sent on when complete."""
+    """Return whether to write files of these sizes here first, and send them when complete."""
     return sum(sizes) <= MOST and max(sizes, default=0) <= LARGEST
 
 
 def _size(file: Path) -> int | None:
-    """Bytes of a file; None if it is gone."""
+    """Return the bytes of a file; None if it is gone."""
     try:
         return file.stat().st_size
     except OSError:
         return None
 
 
-def _copy(table: Storage, copies: Storage, path: str, name: str) -> str | None:
-    """Copy a file and return the copy's URL; None if the file does not exist."""
+def _copy(table: Storage, copies: Storage, number: int, path: str) -> str | None:
+    """Copy a table's file and return the copy's URL; None if the file does not exist."""
     content = table.read(path)
     if content is None:
         return None
+    name = f"{number}.parquet"
     # Not `Storage.write`, which waits for the disk.
     Path(copies.uri, name).write_bytes(content)
     return copies.read_url(name)

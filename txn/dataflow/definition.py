@@ -16,7 +16,7 @@ from txn.storage.locations import identity
 __all__ = ["Definition", "Until"]
 
 Until = Literal["forever", "caught_up"] | int
-"""The end of a run by itself: never, once no spout has anything to read, or after a txid."""
+"""When a run ends by itself: never, once no spout has anything to read, or after a txid."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Definition:
 
     @property
     def opaque_streams(self) -> frozenset[str]:
-        """The streams that a replay plans anew."""
-        kinds = {source.name: source.spout.kind for source in self.sources}
-        return frozenset(n for n, kind in kinds.items() if kind is not SpoutKind.TRANSACTIONAL)
+        """The streams that a replay plans anew: all that are not transactional."""
+        identical = SpoutKind.TRANSACTIONAL
+        return frozenset(s.name for s in self.sources if s.spout.kind is not identical)
 
     @property
     def skipping_tables(self) -> frozenset[str]:
@@ -62,7 +62,7 @@ class Definition:
 
         A batch creates each table that reads only streams whose rows it computed, even if no row
         is left for the table. The table of bad rows, and tables below a state of another topology,
-        may come at any time.
+        may be created at any time.
 
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
@@ -96,7 +96,7 @@ class Definition:
         return all(sink.committer.groups and not sink.in_commit_turn for sink in self.sinks)
 
     def check_complete(self) -> None:
-        """Refuse a topology with a part that leads nowhere.
+        """Refuse a topology with a part that leads nowhere, or with a query that may not be.
 
         Raises:
             TopologyError: no table, a stream or a rule that reaches none, or a query that bypasses
@@ -121,8 +121,8 @@ class Definition:
             if rule not in used:
                 raise TopologyError(
                     f"Rule '{rule.name}' of stream '{rule.label()}' reaches no committer, so it "
-                    "would never be asked. expect() returns a new stream: use that one from there "
-                    "on, or remove the rule.",
+                    "would never be checked. expect() returns a new stream: use that one from "
+                    "there on, or remove the rule.",
                     number="TXN-122",
                 )
         self._check_queries()
@@ -141,6 +141,6 @@ class Definition:
 
 
 def _foreign_queries(sink: Sink) -> list[StateQuery]:
-    """Return the queries above a table that do not read a state of this topology."""
+    """Return the queries that a table's rows come from and that read no state of this topology."""
     nodes = sink.parent.ancestors()
     return [node for node in nodes if isinstance(node, StateQuery) and node.sink is None]

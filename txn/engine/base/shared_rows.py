@@ -1,13 +1,14 @@
 """Rows that several tables, or a rule and a table, read: computed once in an attempt.
 
-A local checkpoint has no lineage, so a lost block fails the attempt; nothing else computes the rows
-again. That holds once all of its blocks are there. Until then, two jobs, two stages of one job, or
-a job that lost an executor could each compute a partition, and a transform need not return the same
-rows twice. So one job computes the rows, and every job that reads them begins after it.
+A transform need not return the same rows twice, so each partition must be computed only once. The
+rows are kept in a local checkpoint. Once all of its blocks exist, it has no lineage: a lost block
+fails the attempt, and nothing computes the rows again. Until then, two jobs, two stages of a job,
+or a job that lost an executor could each compute a partition. So one job computes the rows, and
+every job that reads them begins after it.
 
-With `spark.speculation`, or if an executor that was given up still works, two tasks may compute a
-partition at the same time, and both keep it on their own executor, where later tasks find it first.
-So after each job that reads shared rows the copies are counted; a second one fails the attempt.
+With `spark.speculation`, or if a lost executor still works, two tasks may compute a partition at
+the same time, and each keeps it on its own executor, where later tasks find it first. So after each
+job that reads shared rows the copies are counted; a second one fails the attempt.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class SharedRows:
     Args:
         spark: the session of the user's transforms.
         own: the session in which jobs run.
-        observed: an `Observation` below the rows counts them; Spark reports it only if the rows are
-            computed when they are shared.
+        observed: an `Observation` below the rows counts them; Spark reports it only if `keep`
+            computes the rows at once.
     """
 
     spark: SparkSession
@@ -70,20 +71,20 @@ class SharedRows:
         self.kept.clear()
 
 
-def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:
-    """Compute the shared rows of attempts: a job for all of them, at each step of the graph."""
-    while steps := [shared.waiting.pop(0) for shared in several if shared.waiting]:
+def compute_shared(attempts: Sequence[SharedRows], session: SparkSession) -> None:
+    """Compute the shared rows of attempts: one job for all of them at each step of the graph."""
+    while steps := [shared.waiting.pop(0) for shared in attempts if shared.waiting]:
         with placed(", ".join(dict.fromkeys(place for place, _ in steps))):
-            _run([frame for _, frame in steps], session)
+            _compute([frame for _, frame in steps], session)
 
 
-def require_one_copy(several: Sequence[SharedRows], session: SparkSession) -> None:
-    """Refuse shared rows that are there twice. Call it after a job that reads them.
+def require_one_copy(attempts: Sequence[SharedRows], session: SparkSession) -> None:
+    """Refuse shared rows that are stored twice. Call it after a job that reads them.
 
     Raises:
         FailedException: two tasks have computed one partition; later jobs may read either.
     """
-    kept = [frame for shared in several for frame in shared.kept]
+    kept = [frame for shared in attempts for frame in shared.kept]
     if kept and are_stored_twice(kept, session):
         raise FailedException(
             "Spark has computed rows that several tables read twice, on two executors, so that "
@@ -93,7 +94,8 @@ def require_one_copy(several: Sequence[SharedRows], session: SparkSession) -> No
         )
 
 
-def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:
+def _compute(frames: Sequence[DataFrame], session: SparkSession) -> None:
+    """Compute all frames in one job; their columns may differ, so it selects none of them."""
     ones = (frame.select(sf.lit(1).alias("one")) for frame in frames)
-    whole = functools.reduce(lambda one, other: one.unionAll(other), ones)
-    moved(whole, session).write.format("noop").mode("overwrite").save()
+    union = functools.reduce(lambda left, right: left.unionAll(right), ones)
+    moved(union, session).write.format("noop").mode("overwrite").save()
