@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import TopologyError
@@ -40,26 +40,30 @@ def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], .
         TopologyError: an ordinary Delta table cannot hold a name or type, or two names differ
             only in upper and lower case.
     """
-    seen: dict[str, str] = {}
     for name in schema.fieldNames():
-        bad = sorted(_BAD_NAME_CHARACTERS & set(name))
-        if bad or not name:
+        if not name or _BAD_NAME_CHARACTERS & set(name):
             raise TopologyError(
                 f"Column '{name}' cannot be stored in table {table}: Delta allows none of "
                 f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS.",
                 number="TXN-113",
             )
-        if name.lower() in seen:
-            raise TopologyError(
-                f"Table {table} would get the columns '{seen[name.lower()]}' and '{name}': names "
-                "must differ in more than upper and lower case. Rename one of them.",
-                number="TXN-113",
-            )
-        seen[name.lower()] = name
+    _require_distinct(schema.fieldNames(), f"Table {table} would get the columns")
     return tuple(
         (field["name"], _storable(field["type"], field, table))
         for field in schema.jsonValue()["fields"]
     )
+
+
+def _require_distinct(names: Sequence[str], would_get: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            raise TopologyError(
+                f"{would_get} '{seen[name.lower()]}' and '{name}': names must differ in more than "
+                "upper and lower case. Rename one of them.",
+                number="TXN-113",
+            )
+        seen[name.lower()] = name
 
 
 def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
@@ -80,6 +84,8 @@ def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
             "valueContainsNull": True,
         }
     if kind["type"] == "struct":
+        would_get = f"Column '{field['name']}' of table {table} would get the fields"
+        _require_distinct([inner["name"] for inner in kind["fields"]], would_get)
         fields = [
             {**inner, "type": _storable(inner["type"], inner, table)} for inner in kind["fields"]
         ]
