@@ -82,8 +82,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     ) -> MemoryPosition | None:
         """Return the batch after `previous`; None if all were taken."""
         index = 0 if previous is None else previous.index + 1
-        has_more = self._cycle or index < len(self._batches)
-        return MemoryPosition(index=index) if has_more else None
+        return None if self._rows(index) is None else MemoryPosition(index=index)
 
     @unnoted()
     def emit_batch(

@@ -16,7 +16,7 @@ from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Lag, Spout, SpoutKind
-from txn.spark.lazy import st
+from txn.spark.lazy import sf, st
 from txn.spark.origins import unnoted
 
 if TYPE_CHECKING:
@@ -112,11 +112,10 @@ class RateSpout(Spout[RateSpan]):
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: RateSpan
     ) -> DataFrame:
         """Return the values of the batch."""
-        from pyspark.sql.functions import col, lit, timestamp_micros
-
         numbers = spark.range(metadata.start, metadata.end, numPartitions=self._partitions)
-        micros = col("id") * lit(metadata.interval_us).cast("bigint")
-        return numbers.select(col("id").alias("value"), timestamp_micros(micros).alias("timestamp"))
+        value = sf.col("id")
+        micros = value * sf.lit(metadata.interval_us).cast("bigint")
+        return numbers.select(value.alias("value"), sf.timestamp_micros(micros).alias("timestamp"))
 
     def planned_rows(self, metadata: RateSpan) -> int:
         """Return the number of rows to be emitted."""

@@ -62,9 +62,8 @@ def make_traces(asked: bool | None, detailed_per_sec: float | None = None) -> li
     options: dict[str, Any] = {}
     if detailed_per_sec is not None:
         options["detailed_per_sec"] = detailed_per_sec
-    traces: list[Observer] = _make_if_asked(
-        partial(Traces, **options), asked, partial(is_asked_for, "TRACES")
-    )
+    make = partial(Traces, **options)
+    traces: list[Observer] = _make_if_asked(make, asked, partial(is_asked_for, "TRACES"))
     if options and not traces:
         raise SetupError(
             "--detailed-traces says how many traces are detailed, but none are sent. Add --traces, "

@@ -121,24 +121,23 @@ def _resolve(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
 def _module(request: Request) -> str:
     root = Element("ivy-module", {"version": "2.0", "xmlns:m": _EXTRA})
     SubElement(root, "info", organisation="txn", module="jars")
-    all_of_it = SubElement(root, "dependencies")
+    wanted = SubElement(root, "dependencies")
     for coordinates in request.modules:
         group, artifact, version, *classifier = coordinates.split(":")
         names = {"org": group, "name": artifact, "rev": version, "conf": "default->default"}
-        dependency = SubElement(
-            all_of_it, "dependency", names, transitive=str(not classifier).lower()
-        )
+        transitive = str(not classifier).lower()
+        dependency = SubElement(wanted, "dependency", names, transitive=transitive)
         for kind in classifier:
             jar = {"name": artifact, "type": "jar", "ext": "jar", "m:classifier": kind}
             SubElement(dependency, "artifact", jar)
     for group in request.without_groups:
         pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need another jar
-        SubElement(all_of_it, "exclude", org=pattern, matcher="regexp")
+        SubElement(wanted, "exclude", org=pattern, matcher="regexp")
     for name in request.without_artifacts:
-        SubElement(all_of_it, "exclude", module=name)
+        SubElement(wanted, "exclude", module=name)
     for name, version in request.instead.items():
         group, artifact = name.split(":")
-        SubElement(all_of_it, "override", org=group, module=artifact, matcher="exact", rev=version)
+        SubElement(wanted, "override", org=group, module=artifact, matcher="exact", rev=version)
     return tostring(root, "unicode")
 
 

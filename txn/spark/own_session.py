@@ -102,7 +102,7 @@ DEFAULT = "default"
 _own: WeakSet[SparkSession] = WeakSet()
 """Every session made here."""
 _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
-"""A session made here -> its recorded settings."""
+"""An `own_session` -> the recorded settings of the user's session."""
 _new: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
 """Context -> the settings of a new session."""
 _NO_ROWS = "_txn_no_rows"
@@ -111,10 +111,10 @@ only the session itself may hold them."""
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """The settings that change the results of transforms and sources, with their values.
+    """Return the settings that change the results of transforms and sources, with their values.
 
-    They include legacy flags of Spark that are not at their default. For a session made here, they
-    are those of the user's session at that time.
+    They include legacy flags of Spark that are not at their default. For an `own_session`, they are
+    those of the user's session when it was made.
     """
     return _settings[spark] if spark in _settings else _read_settings(spark, spark.conf.getAll)
 

@@ -42,8 +42,8 @@ class SpoutContract(SpoutSource):
     """Inherit under a name that begins with `Test`; implement how to make the spout and its source.
 
     A record has its number from `add_records` in the column `id_column`; if that is not a column of
-    its own, override `record_id`. A spout whose promise depends on an argument
-    gets one subclass per promise.
+    its own, override `record_id`. A spout whose promise depends on an argument gets one subclass
+    per promise.
 
     A source that is a server (Kafka) is a fixture of the test module: `make_source` creates a topic
     named after the folder, `make_spout` reads it from the beginning, `add_partition` adds one to
@@ -66,7 +66,7 @@ class SpoutContract(SpoutSource):
         """Without records, or after the last one, the spout plans None; later it goes on."""
         with SpoutBench(spark, self, tmp_path) as bench:
             if bench.kind is SpoutKind.NON_TRANSACTIONAL:
-                return  # it may read the same again, and owes no end
+                return  # it may read the same records again without end
             _require(not bench.plan(), bench.broken("it plans a batch of a source without records"))
             for _ in range(2):
                 bench.grow()

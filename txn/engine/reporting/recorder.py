@@ -183,13 +183,8 @@ class Recorder:
         self.report.add(batch, self._set_aside)
         for done in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[done]
-        log.info(
-            "[%s %s] committed %s",
-            event.topology,
-            attempt,
-            dict(event.tables),
-            extra=fields_of(attempt),
-        )
+        tables, extra = dict(event.tables), fields_of(attempt)
+        log.info("[%s %s] committed %s", event.topology, attempt, tables, extra=extra)
 
     # --- the state of the protocol -----------------------------------------------------------
 
