@@ -20,6 +20,7 @@ from tests.faults.harness import wait_for
 from tests.stores.s3 import storage_options
 from txn.config import TopologyConfig
 from txn.dataflow.graph import Sink
+from txn.engine.loop import upkeep
 from txn.engine.loop.upkeep import Upkeep
 from txn.engine.reporting.broadcast import Broadcast
 
@@ -115,6 +116,11 @@ def test_a_failure_is_told_once_and_tried_again(
             schedule.until(lambda: schedule.is_idle, "its end")
     (record,) = caplog.records
     assert record.getMessage().startswith("[orders] OPTIMIZE of table ")
+
+
+def test_the_child_searches_the_folder_of_the_packages_first() -> None:
+    """In the folder of txn itself, `txn.requests` would hide the package requests."""
+    assert {"txn", "spouts", "committers"} <= {path.name for path in upkeep._PACKAGES.iterdir()}
 
 
 def test_the_end_of_a_run_does_not_wait(silent: str) -> None:

@@ -32,7 +32,8 @@ __all__ = ["Upkeep"]
 
 log = logging.getLogger("txn")
 
-_PACKAGES = Path(__file__).parents[2]
+_PACKAGES = Path(__file__).parents[3]
+"""The folder of the package txn, which the child must find wherever this process found it."""
 
 
 class _Child(NamedTuple):
