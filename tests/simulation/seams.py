@@ -120,7 +120,7 @@ def _patches() -> list[Patch]:
         (txn.engine.work.tables, "threading", threading),
         (txn.engine.work.emission, "no_rows", spark.no_rows),
         (txn.engine.work.lookups, "no_rows", spark.no_rows),
-        (txn.engine.base.shared_rows, "_run", lambda frames, session: None),
+        (txn.engine.base.shared_rows, "_compute", lambda frames, session: None),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_empty_frame", spark.nothing_of),
