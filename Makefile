@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
+.PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos test-matrix test-environments lint bench docs clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 # Some images forbid it, and then each of a thousand processes compiles all modules anew.
@@ -16,6 +16,7 @@ KAFKA := $(VENV)/.kafka
 S3 := $(VENV)/.s3
 STORES := $(VENV)/.stores
 BENCH := $(VENV)/.bench
+DOCS := $(VENV)/.docs
 BROWSER := $(VENV)/.browser
 PROMETHEUS := $(VENV)/.prometheus
 
@@ -28,7 +29,7 @@ SHARD :=
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
 
-# Arguments of `make bench`, `make chaos` and `make simulate`, for example: make bench ARGS='--quick --only a,b'
+# Arguments of `make bench`, `make chaos`, `make simulate` and others, for example: make bench ARGS='--quick --only a,b'
 ARGS :=
 
 help: ## list the targets
@@ -44,7 +45,10 @@ help: ## list the targets
 	@echo "                   ARGS=--sources: files of strangers against an independent reader)"
 	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
+	@echo "make test-matrix  the same tests on every Spark, Python and Java (hours; ARGS=--quick: fewer)"
+	@echo "make test-environments  install the wheel beside each Spark, with pip and with uv"
 	@echo "make screenshots  draw the pictures of docs/dashboard.md, and record its run anew"
+	@echo "make docs    build the site of the documentation into build/site, and check its links"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make stores  install the servers of remote storage for test-thorough (needs npm and Go)"
 	@echo "make setup   set up only (the others do so themselves)"
@@ -82,8 +86,18 @@ bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/be
 chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
 	@$(PY) -m tests.chaos $(ARGS)
 
+test-matrix: $(JARS) $(KAFKA) $(S3) ## every Spark, Python and Java that go together
+	@$(PY) -m tests.matrix $(ARGS)
+
+test-environments: $(STAMP) ## install the wheel where users have Spark, with pip and with uv
+	@$(PY) -m tests.matrix.environments $(ARGS)
+
 screenshots: $(JARS) $(BROWSER) $(PROMETHEUS) ## the pictures of docs/dashboard.md, and its recorded run
 	@$(PY) -m tests.dashboard.screenshots
+
+docs: $(DOCS) ## the site of the documentation, in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "Open build/site/index.html, or serve it: $(PY) -m mkdocs serve"
 
 stores: $(S3) $(STORES) ## the servers of remote storage that tests start
 
@@ -155,10 +169,11 @@ $(S3): $(STAMP)
 	@$(PY) -m tests.stores.s3 </dev/null
 	@touch $(S3)
 
-# What only the tests need: Chromium (installed if this is root on Debian or Ubuntu), and axe-core, which npm fetches.
+# What only the tests need: Chromium (installed if this is root on Debian or Ubuntu), and axe-core and pyright, which npm fetches.
 $(BROWSER): $(STAMP)
-	@echo "Looking for Chromium and axe-core for the tests of the page (once; a minute) ..."
+	@echo "Looking for Chromium, axe-core and pyright for the tests (once; a minute) ..."
 	@$(PY) -m tests.dashboard.browser </dev/null
+	@$(PY) -m pyright --version </dev/null >/dev/null
 	@touch $(BROWSER)
 
 # What only the tests need: a Prometheus server (Debian's package, if this is root on Debian or Ubuntu).
@@ -176,6 +191,12 @@ $(STORES): $(STAMP)
 	@$(PY) -m tests.stores.versity </dev/null
 	@$(PY) -m tests.stores.gcs </dev/null
 	@touch $(STORES)
+
+# What only the site of the documentation needs.
+$(DOCS): $(STAMP)
+	@echo "Installing what builds the site of the documentation (once; half a minute) ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[docs]' </dev/null
+	@touch $(DOCS)
 
 # What only the charts of the benchmarks need.
 $(BENCH): $(STAMP)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from txn.spark.differences import is_utf8, utf8_sql, validated_utf8
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.own_session import moved
@@ -70,7 +71,7 @@ def with_valid_text(schema: StructType, table: str) -> list[Column]:
         column = sf.col(quoted(name))
         if isinstance(field.dataType, st.StringType):
             # A tenth more transactions a second than the same check with a message of txn's own.
-            column = sf.validate_utf8(column).alias(name)
+            column = validated_utf8(column).alias(name)
         elif (valid := _valid_utf8(column, field.dataType)) is not None:
             error = sf.raise_error(sf.lit(_not_utf8(f"'{name}'", name, table)))
             column = sf.when(~valid, error).otherwise(column).alias(name)
@@ -101,18 +102,19 @@ def _not_utf8(columns: str, column: str, table: str) -> str:
         columns: the columns that may have it, as text.
         column: the column's name in expressions.
     """
+    replaced, is_valid = utf8_sql(column)
     return (
         f"Column {columns} of the rows for table {table} has text that is not UTF-8, with which "
         "other readers fail on the whole table. Replace such bytes in a transform "
-        f"(make_valid_utf8({column})), keep the column as binary, or let a rule set such rows "
-        f"aside (expect with is_valid_utf8({column}))"
+        f"({replaced}), keep the column as binary, or let a rule set such rows aside (expect with "
+        f"{is_valid})"
     )
 
 
 def _valid_utf8(value: Column, kind: DataType) -> Column | None:
     """True if all text within a value is UTF-8 or NULL; None if its type has no text."""
     if isinstance(kind, st.StringType):
-        return sf.is_valid_utf8(value)
+        return is_utf8(value)
     if isinstance(kind, st.ArrayType):
         inner = kind.elementType
         if _valid_utf8(value, inner) is None:

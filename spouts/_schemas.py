@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
+from txn.spark.differences import parse_ddl
 from txn.spark.lazy import st
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def as_struct(schema: str | st.StructType, spout: str) -> st.StructType:
     if isinstance(schema, st.StructType):
         return _with_columns(schema, spout)
     try:
-        parsed = st.StructType.fromDDL(schema)
+        parsed = parse_ddl(schema)
     except ParseException as error:
         raise TopologyError(
             f"The schema of {spout} is not DDL that Spark can read: {schema!r} "

@@ -58,7 +58,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         schema: str | StructType,
         *,
         take_per_partition: Size,
-        kind: SpoutKind = SpoutKind.TRANSACTIONAL,
+        kind: SpoutKind | str = SpoutKind.TRANSACTIONAL,
     ) -> None:
         self.kind = SpoutKind(kind)
         if self.kind is SpoutKind.NON_TRANSACTIONAL:

@@ -48,7 +48,15 @@ STARTERS = {
 }
 """Names with which a test module starts servers and processes of its own."""
 
-SLOW = {"examples", "exhaustive", "faults", "security", "test_chaos.py", "test_jars.py"}
+SLOW = {
+    "examples",
+    "exhaustive",
+    "faults",
+    "security",
+    "test_chaos.py",
+    "test_distribution.py",
+    "test_jars.py",
+}
 """Folders and files of tests that start Java by other ways, or take their time."""
 
 LONGEST = (
@@ -195,6 +203,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         conf={
             "spark.driver.memory": "1g",
+            "spark.sql.ansi.enabled": "true",  # Spark 3.5 has another default
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
             **SPARK,

@@ -18,16 +18,19 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
-from txn.machine.java import find_java, in_utf8
+from txn.machine.java import find_java, in_utf8, java_for_spark, java_major, java_version
+from txn.machine.packaged import on_disk
 from txn.spark.causes import without_copies
 from txn.spark.gateway import start_shielded
+from txn.spark.jvm import add_to_driver, has_class, refuse_connect
 from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
+from txn.spark.versions import running_spark
 from txn.text import printable
 
 if TYPE_CHECKING:
@@ -35,9 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["delta_session", "prepare", "session_conf"]
 
-_SPARK_CONF = Path(__file__).parent / "machine" / "spark_conf"
-_POOLS = _SPARK_CONF / "fairscheduler.xml"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_NAMES_JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _ARCHIVE_TIMEOUT_SECS = 300.0
 _OUTPUT_CHARACTERS = 300
 # Variables with options for the JVM that pyspark starts.
@@ -73,10 +75,11 @@ def delta_session(
             They cannot be added to a running session.
 
     Raises:
-        SetupError: no Java 17, no jars and no network, Java did not start, or a session without
-            Delta is running in this process.
+        SetupError: no Java 17, no jars and no network, Java did not start, a session without Delta
+            is running in this process, or Spark Connect is asked for.
     """
-    find_java()
+    refuse_connect(master, conf)
+    _require_java()
     program_conf = dict(conf or {})
     submitter_conf = submitted()
     master = (
@@ -86,6 +89,8 @@ def delta_session(
         or "local[*]"
     )
     settings = session_conf(master, program_conf, packages, submitter_conf)
+    if is_submitted():
+        settings |= _jars_for_driver({**submitter_conf, **program_conf}, packages)
     _import_pyspark_quietly()
     from pyspark.sql import SparkSession
 
@@ -124,7 +129,7 @@ def session_conf(
         "spark.scheduler.mode": "FAIR",
         # Only the driver reads it. Without a scheme, Hadoop would read it from the default file
         # system of a cluster.
-        "spark.scheduler.allocation.file": _POOLS.as_uri(),
+        "spark.scheduler.allocation.file": (_spark_conf() / "fairscheduler.xml").as_uri(),
         "spark.ui.showConsoleProgress": "false",
         # Equal stages of a plan get equal classes. A job of several batches has the same stages
         # for each batch; with numbers in the names, Java would compile each of them separately.
@@ -215,8 +220,12 @@ def _train(archive: Path, scratch: Path) -> str:
     return printable((ended.stdout + ended.stderr).strip()[:_OUTPUT_CHARACTERS])
 
 
+def _spark_conf() -> Path:
+    return on_disk("txn.machine", "spark_conf")
+
+
 def _java_options(conf: Mapping[str, str], *, local: bool) -> str:
-    log = (_SPARK_CONF / "log4j2.properties").as_uri()
+    log = (_spark_conf() / "log4j2.properties").as_uri()
     options = [f"-Dlog4j2.configurationFile={log}"]
     if local and not _may_choose_collector(conf):
         # Batches are computed here: throughput counts, and nothing waits for a pause of this JVM
@@ -297,7 +306,8 @@ def _spark_env(settings: Mapping[str, str], *, local: bool) -> Iterator[None]:
         # Otherwise Java looks up this machine's name, which may be unknown.
         ours["SPARK_LOCAL_IP"] = "127.0.0.1"
     if not _own_spark_conf():
-        ours["SPARK_CONF_DIR"] = str(_SPARK_CONF)
+        ours["SPARK_CONF_DIR"] = str(_spark_conf())
+    ours |= java_for_spark(os.environ)
     if SUBMIT_ARGS in os.environ:
         ours[SUBMIT_ARGS] = with_paths(os.environ[SUBMIT_ARGS], settings)
     before = {name: os.environ.get(name) for name in ours}
@@ -334,13 +344,60 @@ def _import_pyspark_quietly() -> None:
 
     This project uses neither pyspark's pandas support nor pandas itself.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), suppress(Exception):  # in Spark 3.5 nothing else needs it
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
         import pyspark.testing.utils  # noqa: F401
 
 
+def _require_java() -> None:
+    """Find Java, and refuse one that is too new for the Spark that runs: it would end later."""
+    version, spark = java_version(find_java()), running_spark()
+    limit = spark.line.fails_from_java
+    if limit is not None and java_major(version) >= limit:
+        raise SetupError(
+            f"Java {version} is too new for Spark {spark.version}, which runs on Java "
+            f"{' and '.join(map(str, spark.line.javas))}. Install one of these and point JAVA_HOME "
+            "at it, or use Spark 4.2.",
+            number="TXN-201",
+        )
+
+
+def _jars_for_driver(conf: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:
+    """Give a driver of spark-submit the jars that it was not given; its Java runs already.
+
+    Returns:
+        The setting that sends them to executors.
+    """
+    named = " ".join(conf.get(key, "") for key in _NAMES_JARS)
+    lacking = [package for package in packages if package.split(":")[1] not in named]
+    lacks_delta = not has_class(_EXTENSION)
+    if not lacking and not lacks_delta:
+        return {}
+    try:
+        jars = [*(delta_jars() if lacks_delta else ()), *package_jars(lacking)]
+        added = add_to_driver(jars)
+        why = "its class loader takes none"
+    except SetupError as error:
+        added, why = False, str(error)
+    if not added:
+        needed = [*([running_spark().delta_package] if lacks_delta else ()), *lacking]
+        raise SetupError(
+            f"spark-submit has started Java without {' and '.join(needed)}, and the jars cannot be "
+            f"added now ({why}). Start it with --packages {','.join(needed)}",
+            number="TXN-203",
+        )
+    return _joined("spark.jars", ",", [str(jar) for jar in jars], conf)
+
+
 def _check_delta(session: SparkSession) -> None:
     extensions = session.conf.get("spark.sql.extensions", "") or ""
+    if _EXTENSION in extensions and not has_class(_EXTENSION):
+        raise SetupError(
+            "The Spark session of this process names Delta's extension, but Java does not have its "
+            f"classes. Start Spark with --packages {running_spark().delta_package}, or without a "
+            "session of your own: delta_session brings them.",
+            number="TXN-203",
+        )
     if _EXTENSION not in extensions:
         raise SetupError(
             "A Spark session without Delta is already running in this process, and Delta cannot "

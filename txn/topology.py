@@ -227,8 +227,10 @@ class Topology:
             AbandonedError: an earlier run of this object has left threads behind.
         """
         from txn.engine.running import RunningTopology, tell_refused
+        from txn.spark.jvm import require_classic
 
         try:
+            require_classic(spark)
             self.check_complete(until)
             _check_observers(observers)
             self._refuse_stragglers()

@@ -18,6 +18,7 @@ from committers.aggregates.base import (
     input_value,
 )
 from committers.aggregates.parameters import require_number, require_text
+from txn.spark.differences import collect_distinct, first_rows
 from txn.spark.jvm import load_quietly
 from txn.spark.lazy import sf
 
@@ -120,12 +121,10 @@ class FirstN(Builtin):
         return (self.n, *self.columns)
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        """min_by(row, row, n), or max_by, 0.0 for -0.0."""
+        """The first `n` rows, 0.0 for -0.0."""
         row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         present = sf.when(input_column(self.order_by).isNotNull(), row)
-        name = "max_by" if self.descending else "min_by"
-        rows = sf.call_function(name, present, present, sf.lit(self.n))
-        return sf.coalesce(rows, self.zero())
+        return sf.coalesce(first_rows(present, self.n, descending=self.descending), self.zero())
 
     def zero(self) -> Column:
         """No rows."""
@@ -173,7 +172,7 @@ class CollectSet(OfColumn):
         return (self.column, self.limit)
 
     def _partial(self, kinds: Mapping[str, DataType]) -> Column:
-        return self._smallest(sf.collect_set(input_value(self.column, kinds)))
+        return self._smallest(collect_distinct(input_value(self.column, kinds)))
 
     def zero(self) -> Column:
         """No values."""
@@ -192,7 +191,8 @@ class CollectSet(OfColumn):
 
 
 _WARNS = "org.apache.datasketches.memory.internal.ResourceImpl"
-"""Spark's copy of it warns of memory off Java's heap, which sketches here never use."""
+"""Spark's copy of it warns of memory off Java's heap, which sketches here never use. Spark 3.5 has
+an older one, without the class and the warning."""
 
 
 class CountDistinct(OfColumn):

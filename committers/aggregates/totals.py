@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from txn.spark.differences import try_cast
 from txn.spark.lazy import sf, st
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def exact_sum(values: Column, kind: DataType, what: str) -> Column:
     the total has to be in range, not the sums on the way to it.
     """
     total = (
-        whole_sum(values) if isinstance(kind, st.LongType) else sf.try_sum(values).try_cast(kind)
+        whole_sum(values) if isinstance(kind, st.LongType) else try_cast(sf.try_sum(values), kind)
     )
     return or_overflow(total, sf.count(values) > 0, what)
 
@@ -141,7 +142,7 @@ def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Col
     if isinstance(kind, st.DecimalType) and kind.precision == _MOST_DIGITS and kind.scale > 0:
         both = _widest_sum(stored.cast(kind), partial.cast(kind), kind)
     else:
-        both = sf.try_add(stored, partial).try_cast(kind)
+        both = try_cast(sf.try_add(stored, partial), kind)
     there = stored.isNotNull() & partial.isNotNull()
     total = sf.when(there, both).otherwise(sf.coalesce(stored, partial).cast(kind))
     return or_overflow(total, there, what)
@@ -157,7 +158,7 @@ def _widest_sum(one: Column, other: Column, kind: st.DecimalType) -> Column:
     """
 
     def moved_point(value: Column, places: int, to: st.DecimalType) -> Column:
-        return sf.concat(value.cast("string"), sf.lit(f"E{places}")).try_cast(to)
+        return try_cast(sf.concat(value.cast("string"), sf.lit(f"E{places}")), to)
 
     whole = st.DecimalType(kind.precision, 0)
     units = [moved_point(value, kind.scale, whole) for value in (one, other)]

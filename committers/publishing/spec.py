@@ -29,14 +29,15 @@ __all__ = [
     "refuse_features",
     "refuse_foreign",
     "refuse_foreign_folder",
+    "refuse_newer",
 ]
 
 FORMAT = "1"
 """Bump when columns, properties or the hash of the buckets change their meaning."""
 
 LOG_WITH_REMOVAL = "log-with-removal"
-"""Kind of a log table whose keys may be removed. An older release, which does not know the marks
-of removal, would count void rows; it refuses a kind that it does not know."""
+"""Kind of a log table whose keys may be removed. A kind of its own, because a reader that does not
+know the marks of removal would count void rows."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
@@ -112,6 +113,7 @@ class TableSpec:
             TableRefusedError: naming the first difference and the way out.
         """
         refuse_foreign(table, name, self.topology)
+        refuse_newer(table.configuration, name)
         self._require_properties(table.configuration, name)
         self._require_settings(table.configuration, name)
         self._require_columns(table.fields, name)
@@ -138,7 +140,7 @@ class TableSpec:
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
         stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}
         if not stored or not self.settings:
-            return  # created by a release that did not record them
+            return  # somebody has unset them: there is nothing to compare with
         own = self.session_properties()
         pairs = ((key, stored.get(key, DEFAULT), own.get(key, DEFAULT)) for key in {*stored, *own})
         differ = sorted(pair for pair in pairs if not same_setting(*pair[1:]))
@@ -199,6 +201,17 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
             "writer: give this committer a path of its own, or run the topology under its old "
             "name.",
             number="TXN-302",
+        )
+
+
+def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
+    """Refuse a table whose format a newer release has changed."""
+    stored = properties.get("txn.format") or ""
+    if stored.isdecimal() and int(stored) > int(FORMAT):
+        raise TableRefusedError(
+            f"Table {name} has format version {stored}, and this program knows {FORMAT}. Run the "
+            "version of txn that wrote it, or newer.",
+            number="TXN-802",
         )
 
 

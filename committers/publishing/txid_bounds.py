@@ -1,8 +1,8 @@
 """The txids in a table's file, from its Parquet footer if the log lacks them.
 
 Delta records bounds of the first 32 columns unless the table asks for more, and `txid` comes after
-the columns of the rows. A topology's tables ask (`create_table`). Those of earlier releases do not,
-and a rewrite of their files (OPTIMIZE) leaves out the bounds of `txid`.
+the columns of the rows. A topology's tables ask (`create_table`). If somebody has unset that, a
+rewrite of the files (OPTIMIZE) leaves out the bounds of `txid`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from txn.errors import StagedFileError
-from txn.spark.file_writer import PARTITIONS_IN_FILES, FileWriter, WrittenFile
+from txn.spark.differences import no_partitions_in_files
+from txn.spark.file_writer import FileWriter, WrittenFile
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def throw_away_table(
     Raises:
         StagedFileError: this process does not see that commit.
     """
-    writer = rows.write.format("delta").options(**options, **{PARTITIONS_IN_FILES: "false"})
+    writer = rows.write.format("delta").options(**options, **no_partitions_in_files())
     if partition_by is not None:
         writer = writer.partitionBy(partition_by)
     writer.save(storage.url(folder))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity
 from committers.aggregates.base import named_for
-from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.publishing.spec import LOG_WITH_REMOVAL, refuse_newer
 from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.partials import overrides
 from committers.state.shape import StateShape
@@ -71,8 +71,10 @@ def shape_of(
         aggregates: the aggregates whose own `result` is needed; others are optional.
 
     Raises:
-        TableRefusedError: it is not a state table, or an aggregate is missing or differs.
+        TableRefusedError: it is not a state table, a newer release made it, or an aggregate is
+            missing or differs.
     """
+    refuse_newer(properties, table)
     kind = properties.get("txn.kind") or ""
     layout = _LAYOUTS.get(kind)
     if layout is None:

@@ -28,7 +28,7 @@ class PlannedFile(BaseModel):
     mtime_ns: int | None
     """Time of the last change, nanoseconds since 1970; None if the storage has none."""
     version: str | None = None
-    """ETag; None: a local file, HDFS, or planned by an earlier release."""
+    """ETag; None on disks and HDFS."""
 
     @property
     def stat(self) -> FileStat:
@@ -46,8 +46,7 @@ class FileBatch(Taken):
     read_schema: str
     """Spark's JSON of the schema for reading every file."""
     newest_ns: int | None = None
-    """The newest time of change of all files when they were taken; None: an earlier release, or a
-    storage without times."""
+    """The newest time of change of all files that were taken; None: the storage has no times."""
 
     @property
     def sizes(self) -> dict[str, int]:

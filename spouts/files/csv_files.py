@@ -15,6 +15,7 @@ from spouts.files.source_files import SourceFiles
 from spouts.records.bad_rows import with_text
 from spouts.records.csv_dialect import Dialect
 from txn.errors import BatchError
+from txn.spark.differences import as_utf8, is_utf8
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
@@ -161,7 +162,7 @@ class CsvFiles:
         """Return URI -> line end of files not read by line, and URIs of files not in UTF-8."""
         if not uris:
             return {}, set()
-        valid = sf.is_valid_utf8("value") if self._encoding in _UTF8 else sf.lit(True)
+        valid = is_utf8("value") if self._encoding in _UTF8 else sf.lit(True)
         texts = self._texts(spark, uris, whole=whole)
         seen = texts.select("path", end.alias("end"), valid.alias("valid"))
         seen = seen.where(sf.col("end").isNull() | (sf.col("end") != _BY_LINE) | ~sf.col("valid"))
@@ -227,7 +228,7 @@ class CsvFiles:
         text = files["value"]
         if not self._is_wide and self._encoding in _DECODED:
             text = sf.decode(text.cast("binary"), self._encoding)
-        text = sf.regexp_replace(sf.make_valid_utf8(text), "^\ufeff", "")
+        text = sf.regexp_replace(as_utf8(text), "^\ufeff", "")
         lines = sf.filter(sf.split(text, dialect.line_ends), is_record)
         if self._files.are("header"):
             rest = sf.slice(lines, sf.lit(2), sf.greatest(sf.size(lines), sf.lit(1)))

@@ -11,6 +11,7 @@ from spouts.records.json_records import JsonRecords
 from spouts.records.options import lowered
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
+from txn.spark.differences import as_utf8, is_utf8
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
@@ -85,7 +86,7 @@ class TextFiles:
     def _lines(self, texts: DataFrame) -> DataFrame:
         """Return lines of text. One that is not valid in the files' encoding does not parse."""
         value, path, unparsed = sf.col("value"), sf.col("txn_path"), self._unparsed
-        bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
+        bad, shown = ~is_utf8(value), as_utf8(value)
         if unparsed is None:
             message = sf.concat(
                 sf.lit(f"{self._spout} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,

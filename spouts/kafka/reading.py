@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spouts.kafka.cluster import Partition
 from spouts.kafka.plan import Position
 from txn.errors import SetupError
+from txn.spark.differences import condition_of
 from txn.spark.jvm import if_known, jvm_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class KafkaReader:
         try:
             return reader.load()
         except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_NOT_FOUND" and "find data source" not in str(
+            if condition_of(error) != "DATA_SOURCE_NOT_FOUND" and "find data source" not in str(
                 error
             ):
                 raise

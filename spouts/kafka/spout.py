@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._schemas import as_struct
@@ -56,6 +55,7 @@ from txn.errors import (
 from txn.interfaces import NOTICES, Keeper, Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
+from txn.spark.versions import running_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +67,13 @@ log = logging.getLogger("txn.spouts.kafka")
 notices = logging.getLogger(f"{NOTICES}.kafka")
 
 _LOSS = ("error", "skip")
+
+
+class _Packages:
+    """Spark's Kafka source for the Spark that runs, looked up when somebody asks for it."""
+
+    def __get__(self, spout: object, owner: type) -> tuple[str, ...]:
+        return (running_spark().kafka_package,)
 
 
 class KafkaSpout(PartitionedSpout):
@@ -120,7 +127,7 @@ class KafkaSpout(PartitionedSpout):
     """
 
     kind = SpoutKind.OPAQUE
-    packages = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}",)
+    packages = _Packages()
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from spouts.records.json_records import JsonRecords
 from spouts.records.options import check_options
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
+from txn.spark.differences import as_utf8, is_utf8
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
@@ -104,7 +105,7 @@ class Values:
                 sf.lit(f"{self._spout} has a {NOT_PARSED} as {self._form} with the schema, at "),
                 place,
                 sf.lit(": "),
-                sf.make_valid_utf8(sf.substring("txn_record", 1, _SHOWN)),
+                as_utf8(sf.substring("txn_record", 1, _SHOWN)),
             )
             checked = sf.when(bad, sf.raise_error(message)).otherwise(sf.col("txn_value"))
             whole = whole.select(checked.alias("txn_value"), *rest)
@@ -112,14 +113,14 @@ class Values:
         return whole.select(
             *_columns(fields),
             *beside,
-            sf.when(bad, sf.make_valid_utf8("txn_record")).alias(self.unparsed.text),
+            sf.when(bad, as_utf8("txn_record")).alias(self.unparsed.text),
             place.alias(self.unparsed.position),
         )
 
     def _is_bad(self) -> Column:
         record = sf.col("txn_record")
         line = _one_line(record)
-        broken = ~Dialect.of(self._options).is_record(line) | ~sf.is_valid_utf8(record)
+        broken = ~Dialect.of(self._options).is_record(line) | ~is_utf8(record)
         return sf.col(f"txn_value.{_TEXT}").isNotNull() | broken | (sf.trim(line) == "")
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spouts.records.bad_rows import permissive
 from spouts.records.options import lowered
 from txn.interfaces import NOT_PARSED, Unparsed
+from txn.spark.differences import as_utf8, is_utf8
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
@@ -106,7 +107,7 @@ class JsonRecords:
     def _records(self) -> Column:
         """Return an array of the records in a text; NULL: it has none."""
         record, value = sf.col("txn_record"), _value("txn_one")
-        good = _is_whole("txn_one") & value.isNotNull() & sf.is_valid_utf8(record)
+        good = _is_whole("txn_one") & value.isNotNull() & is_utf8(record)
         records = sf.when(good, sf.array(self._record(value)))
         if self.of_files:
             all_fit = _is_whole("txn_array") & sf.forall(
@@ -116,7 +117,7 @@ class JsonRecords:
                 _value("txn_array"), lambda element: self._record(element, None)
             )
             blank = sf.btrim(record, sf.lit(" \t\r\n")) == ""
-            records = records.when(all_fit & sf.is_valid_utf8(record), elements).when(blank, None)
+            records = records.when(all_fit & is_utf8(record), elements).when(blank, None)
         else:
             records = records.when(record.isNull(), sf.array(self._record(value)))
         mode = str(lowered(self.given).get("mode", "")).lower()
@@ -124,9 +125,7 @@ class JsonRecords:
             return records
         if self.unparsed is None and mode != "permissive":
             return records.otherwise(sf.raise_error(self._error_message()))
-        return records.otherwise(
-            sf.array(self._record(value, sf.make_valid_utf8(record), self._reason()))
-        )
+        return records.otherwise(sf.array(self._record(value, as_utf8(record), self._reason())))
 
     def _record(
         self, value: Column, text: Column | None = None, reason: Column | None = None
@@ -159,7 +158,7 @@ class JsonRecords:
             sf.lit(f"{self.spout} has a {NOT_PARSED} as json with the schema, at "),
             sf.col("txn_place"),
             sf.lit(": "),
-            sf.make_valid_utf8(sf.substring("txn_record", 1, _SHOWN)),
+            as_utf8(sf.substring("txn_record", 1, _SHOWN)),
             sf.lit(" ("),
             self._reason(),
             sf.lit(")"),
@@ -178,7 +177,7 @@ class JsonRecords:
             ]
             names = sf.concat_ws(", ", *culprits)
             return (
-                sf.when(~sf.is_valid_utf8(record), "not UTF-8")
+                sf.when(~is_utf8(record), "not UTF-8")
                 .when(sf.ltrim(record).startswith("["), _NOT_ONE_ARRAY)
                 .when(~(_is_whole(whole) & raw.isNotNull()), _NOT_ONE)
                 .when(names == "", _WITHIN)

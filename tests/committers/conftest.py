@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from committers.aggregates import Count, Sum
 from committers.state_table import StateTable
@@ -24,6 +23,7 @@ from txn.interfaces import (
     Published,
     Staged,
 )
+from txn.spark.differences import parse_ddl
 from txn.spark.rows import local_frame
 
 TOPOLOGY = "tests"
@@ -55,7 +55,7 @@ class Driver:
 
     def frame(self, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
         """A DataFrame of literal rows."""
-        return local_frame(self.spark, [tuple(row) for row in rows], StructType.fromDDL(schema))
+        return local_frame(self.spark, [tuple(row) for row in rows], parse_ddl(schema))
 
     def open(
         self, committer: Committer, schema: str, epoch: int = 1, topology: str = TOPOLOGY

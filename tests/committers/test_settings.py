@@ -159,7 +159,7 @@ def test_a_table_remembers_the_settings_that_decide_what_a_row_becomes(
         for key in DeltaTable(str(warehouse / "t")).metadata().configuration
         if key.startswith("txn.session.")
     )
-    # As an earlier release leaves it: nothing is recorded, nothing is refused.
+    # Where nothing is recorded, nothing is refused.
     driver.spark.sql(f"ALTER TABLE delta.`{warehouse / 't'}` UNSET TBLPROPERTIES ({names})")
     opened({zone: "America/New_York"}, 4)
 

@@ -144,7 +144,7 @@ def test_the_outer_limits_of_timestamps_are_kept(driver: Any, warehouse: Path) -
 
 
 def test_a_table_with_int96_files_goes_on(driver: Any, warehouse: Path) -> None:
-    """Files that an earlier release wrote as INT96 are read, rewritten and compacted as before."""
+    """Files that others have written as INT96 are read, rewritten and compacted as before."""
     for name, committer in committers(warehouse).items():
         spark = driver.spark.newSession()
         rows = times(spark)

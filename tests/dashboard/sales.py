@@ -45,9 +45,9 @@ class ServiceSpout(Spout[Span]):
     _size = 0
 
     def open(self, spark: SparkSession, previous: Span | None) -> StructType:
-        from pyspark.sql.types import StructType
+        from txn.spark.differences import parse_ddl
 
-        return StructType.fromDDL(SCHEMA)
+        return parse_ddl(SCHEMA)
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: Span | None

@@ -14,6 +14,7 @@ QUICK = {
     "spark.default.parallelism": "1",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # Spark 3.5 has another default
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }

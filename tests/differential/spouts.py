@@ -13,6 +13,7 @@ from tests.differential.declaration import Source, Variant
 from tests.differential.values import decode, element_of, fields_of
 from txn.attempts import TransactionAttempt
 from txn.interfaces import PartitionedSpout, PartitionPositions, Spout, SpoutKind
+from txn.spark.differences import parse_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,13 +119,13 @@ def _read(source: Source, txid: int, attempt: int) -> Variant:
 
 def schema_of(columns: tuple[tuple[str, str], ...]) -> StructType:
     """Spark's schema of these columns, whatever the session says."""
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     schema = StructType()
     for name, kind in columns:
         # As written, whatever `spark.sql.timestampType` says.
         ltz = re.sub(r"\btimestamp\b", "timestamp_ltz", kind)
-        schema.add(name, DataType.fromDDL(ltz))
+        schema.add(name, parse_ddl(ltz))
     return schema
 
 

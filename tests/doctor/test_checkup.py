@@ -381,7 +381,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 def test_the_machine_of_this_test_is_good_enough() -> None:
     """Java, Python and the packages that this release was checked with."""
     found = list(check_machine())
-    assert {"version", "architecture", "pyspark", "kazoo", "memory", "open files"} <= {
+    assert {"version", "architecture", "deltalake", "kazoo", "memory", "open files"} <= {
         f.check for f in found
     }
     assert [f for f in found if f.level == "error"] == []
@@ -395,12 +395,12 @@ def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(doctor_machine, "find_java", none)
     monkeypatch.setenv("SPARK_HOME", "/nowhere")
-    monkeypatch.setattr(doctor_machine, "_required", lambda: {"pyspark": "==3.0.0"})
+    monkeypatch.setattr(doctor_machine, "_required", lambda: {"kazoo": "==1.0.0"})
     monkeypatch.setattr(doctor_machine, "_LEAST_MEMORY", 10**18)
     monkeypatch.setattr(doctor_machine, "_memory_bytes", lambda: 2**30)
     found = by_check(check_machine())
-    assert found["pyspark"].level == "warning"
-    assert "checked with ==3.0.0" in found["pyspark"].found
+    assert found["kazoo"].level == "warning"
+    assert "checked with ==1.0.0" in found["kazoo"].found
     assert found["memory"].level == "warning"
     assert {f.area for f in check_machine() if f.level == "error"} == {"java", "spark"}
     assert "it is '/nowhere', and /nowhere/bin/spark-submit" in found["SPARK_HOME"].found

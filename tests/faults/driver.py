@@ -67,9 +67,9 @@ class LogSpout(Spout[Span]):
 
     def open(self, spark: SparkSession, previous: Span | None) -> StructType:
         """The schema of the records."""
-        from pyspark.sql.types import StructType
+        from txn.spark.differences import parse_ddl
 
-        return StructType.fromDDL(SCHEMA)
+        return parse_ddl(SCHEMA)
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: Span | None

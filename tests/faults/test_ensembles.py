@@ -18,10 +18,8 @@ from spouts.feeder import FeederSpout
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import DEADLINE_SECS
 from tests.faults.support import rows_of
-from tests.zookeeper.progress_store import bare_client
 from txn import Topology, TopologyConfig
 from txn.cli.app import cli
-from txn.delta.commits import BEFORE_KEY
 from txn.errors import FencedError, RecoveryRefusedError, TxnError
 from txn.zookeeper import read_status
 
@@ -153,24 +151,6 @@ def test_a_leader_is_shut_out_by_the_ensemble_that_takes_over(world: World) -> N
     assert world.rows() == [0, 1]
 
 
-def test_a_table_and_nodes_of_an_earlier_release_are_adopted(
-    world: World, zookeeper: EmbeddedZooKeeper
-) -> None:
-    """They know nothing of incarnations; the first run writes it down in both."""
-    world.run("a", 1)
-    _forget_incarnation(world.folder / "rows")
-    with bare_client(zookeeper.hosts) as client:
-        client.delete(f"/{world.hosts('a').partition('/')[2]}/txn/twice/incarnation")
-    assert world.run("a", 2) == 2
-    life = read_status(world.hosts("a"), "twice", TopologyConfig()).incarnation
-    assert life is not None
-    table = DeltaTable(str(world.folder / "rows"))
-    assert table.transaction_version("txn/twice/incarnation") == life.id
-    with pytest.raises(RecoveryRefusedError, match=f"names incarnation {life.id:016x}"):
-        world.run("b", 3)
-    assert world.rows() == [0, 1]
-
-
 def test_recovery_goes_on_beside_a_table_that_was_never_made(world: World) -> None:
     """`txn recover` names a table without any txid, and goes on when it is told that it is new."""
     world.run("a", 2)
@@ -186,12 +166,3 @@ def test_recovery_goes_on_beside_a_table_that_was_never_made(world: World) -> No
     assert json.loads(output)["committed"]["txid"] == 2
     assert world.run("b", 4, "rows", "later") == 4
     assert (world.rows(), world.rows("later")) == ([0, 1, 2, 3], [2, 3])
-
-
-def _forget_incarnation(table: Path) -> None:
-    """Take out of a log what an earlier release does not write."""
-    for file in (table / "_delta_log").glob("*.json"):
-        lines = file.read_text().splitlines(keepends=True)
-        kept = "".join(line for line in lines if "/incarnation" not in line)
-        file.write_text(kept.replace(f'"{BEFORE_KEY}"', '"unknown"'))
-    assert DeltaTable(str(table)).transaction_version("txn/twice/incarnation") is None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from txn.errors import SetupError
 from txn.machine.jars import S3A_PACKAGES, delta_jars, package_jars
+from txn.spark.versions import running_spark
 
-DELTA, SPARK = version("delta_spark"), version("pyspark")
-ARTIFACT = f"delta-spark_{SPARK.rpartition('.')[0]}_2.13"
+DELTA, SPARK = running_spark().line.delta, running_spark().version
+ARTIFACT = running_spark().delta_artifact
 FOLDER = f"delta-{DELTA}-spark-{SPARK}"
 
 POM = """<project><modelVersion>4.0.0</modelVersion>

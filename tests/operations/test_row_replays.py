@@ -540,7 +540,7 @@ def test_a_rule_that_stood_before_all_tables_may_change(
 def test_a_log_that_does_not_say_what_a_rule_stood_before(
     world: World, today: str, said: str | None
 ) -> None:
-    """An earlier release wrote no such thing: the program of today says it, if it has the rule."""
+    """Then the program of today says it, if it has the rule."""
     ran(world)
     for commit in (world.folder / "bad" / "_delta_log").glob("*.json"):
         lines = [json.loads(line) for line in commit.read_text().splitlines()]

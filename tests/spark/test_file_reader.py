@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import CalendarIntervalType, StructType
+from pyspark.sql import types
+from pyspark.sql.types import StructType
 
 from spouts._uris import plain
 from tests.stores.proxy import Proxy
@@ -64,8 +65,9 @@ def test_a_known_file_that_is_gone_fails_the_job(spark: SparkSession, tmp_path: 
 def test_columns_that_parquet_has_not_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """As by Spark's own reader: before anything is read."""
     file = KnownFile(f"file:{tmp_path}/a.parquet", 1)
-    with pytest.raises(AnalysisException, match="INTERVAL"):
-        known_parquet(spark, StructType().add("v", CalendarIntervalType()), [file], {})
+    kind = getattr(types, "CalendarIntervalType", types.NullType)()  # new in Spark 4.0
+    with pytest.raises(AnalysisException, match="INTERVAL|VOID"):
+        known_parquet(spark, StructType().add("v", kind), [file], {})
 
 
 def test_a_session_without_a_jvm_cannot(

@@ -19,6 +19,7 @@ from spouts.files.folder.listing import Listing
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, StorageUnavailableError, TopologyError
 from txn.interfaces import Lag
+from txn.spark.differences import parse_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -468,7 +469,7 @@ def test_a_schema_may_be_a_struct_type(spark: SparkSession, folder: Path) -> Non
     """DDL and StructType say the same; what a file gives is nullable whatever either says."""
     from pyspark.sql.types import StructType
 
-    struct = StructType.fromDDL("k string not null, v array<int>")
+    struct = parse_ddl("k string not null, v array<int>")
     assert isinstance(struct, StructType)
     assert not struct["k"].nullable
     spout = FileSpout(str(folder / "*.json"), format="json", schema=struct)

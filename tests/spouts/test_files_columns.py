@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.errors import ArithmeticException
 from pyspark.sql.types import StructType
 
 from spouts.files import FileSpout
@@ -174,7 +173,7 @@ def test_numbers_of_parquet_that_do_not_fit_fail_the_batch(
     found = [[{"x": r.x} for r in a] if isinstance(a, list) else a for a, _ in rows]
     assert sorted(found, key=str) == sorted(values.to_pylist(), key=str)
     parquet.write_table(table(too_large), tmp_path / "b.parquet")
-    with pytest.raises(ArithmeticException, match=f"{too_large.to_pylist()[0]}|300"):
+    with pytest.raises(Exception, match=f"{too_large.to_pylist()[0]}|300"):
         read(session, spout)
 
 

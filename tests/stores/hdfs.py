@@ -11,8 +11,9 @@ from pathlib import Path
 
 from tests.children import LOOPBACK, ChildServer, free_ports, java, wait_until
 from txn.errors import SetupError
-from txn.machine.ivy import Request, fetch, shipped_jars
+from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder
+from txn.spark.versions import shipped_jars
 
 __all__ = ["HdfsServer", "server_jars"]
 

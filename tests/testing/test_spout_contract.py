@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceUnavailableError
 from txn.interfaces import Lag, PartitionedSpout, Spout, SpoutKind
+from txn.spark.differences import parse_ddl
 from txn.testing import ContractError, SpoutContract, judge
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ class HonestSpout(Spout[Range]):
         self.log = log
 
     def open(self, spark, previous):
-        from pyspark.sql.types import StructType
-
-        return StructType.fromDDL(SCHEMA)
+        return parse_ddl(SCHEMA)
 
     def initialize_transaction(self, attempt, previous):
         start = previous.end if previous else 0

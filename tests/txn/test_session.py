@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from txn.machine.jars import delta_jars, package_jars
 from txn.machine.java import find_java
 from txn.session import delta_session, prepare, session_conf
 from txn.spark.submission import submitted
+from txn.spark.versions import running_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +69,7 @@ def test_a_start_says_nothing(tmp_path: Path) -> None:
     """
     code = (
         "from txn.session import delta_session\n"
+        "from txn.spark.differences import condition_of\n"
         "spark = delta_session('quiet', 'local[2]', {'spark.driver.memory': '1g'})\n"
         f"spark.range(9).write.format('delta').save({str(tmp_path / 't')!r})\n"
         f"print(spark.read.format('delta').load({str(tmp_path / 't')!r}).count())\n"
@@ -75,7 +78,7 @@ def test_a_start_says_nothing(tmp_path: Path) -> None:
         "    wrong = spark.range(9).selectExpr('1 div (id - 5)')\n"
         "    wrong.write.format('noop').mode('overwrite').save()\n"
         "except Exception as error:\n"
-        "    print(error.getCondition())\n"
+        "    print(condition_of(error))\n"
         "spark.stop()\n"
     )
     said = child(code, tmp_path)
@@ -342,30 +345,92 @@ rows.transform(said).partition_persist(AppendTable("table"))
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 
-def test_what_spark_submit_says_wins(tmp_path: Path) -> None:
-    """Master and settings of a real spark-submit win over defaults; the program's own over them."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "start.py").write_text("from txn.cli import main\nmain()\n")
-    jars = [str(jar) for jar in delta_jars()]
-    submit = [
+def submit(folder: Path, *options: str, **variables: str) -> tuple[int, str]:
+    """A real spark-submit of PROGRAM, on three local cores: how it ended, and what it printed."""
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "start.py").write_text(
+        "import txn\nfrom txn.cli import main\nprint('FROM', txn.__file__, flush=True)\nmain()\n"
+    )
+    command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-        *("--master", "local[3]", "--jars", ",".join(jars)),
+        *("--master", "local[3]", *options),
         *("--conf", "spark.sql.shuffle.partitions=5", "--conf", "spark.driver.memory=1g"),
         *("start.py", "run", "program.py:topology", "--until", "caught_up", "--json"),
     ]
-    ran = subprocess.run(
-        submit,
+    ended = subprocess.run(
+        command,
         capture_output=True,
         text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        cwd=folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **variables},
         stdin=subprocess.DEVNULL,
         timeout=240,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert f"MASTER local[3] 5 {EXTENSION}" in ran.stdout
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def archived(file: Path) -> Path:
+    """The packages in an archive, as a wheel has them."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for package in ("txn", "spouts", "committers"):
+            for path in (ROOT / package).rglob("*"):
+                if "__pycache__" not in path.parts and path.is_file():
+                    archive.write(path, str(path.relative_to(ROOT)))
+    return file
+
+
+@pytest.mark.parametrize("given", ["--jars", "nothing", "txn.zip", "txn.whl"])
+def test_what_spark_submit_says_wins(tmp_path: Path, given: str) -> None:
+    """Master and settings of a real spark-submit win over defaults; the program's own over them.
+    Delta's jars may be given or not, and the packages may be in a zip or a wheel.
+    """
+    options, variables = (), {"PYTHONPATH": str(ROOT)}
+    if given == "--jars":
+        options = ("--jars", ",".join(map(str, delta_jars())))
+    elif given != "nothing":
+        options, variables = ("--py-files", str(archived(tmp_path / given))), {}
+    code, output = submit(tmp_path, *options, **variables)
+    assert code == 0, output
+    assert f"MASTER local[3] 5 {EXTENSION}" in output
+    assert given in ("--jars", "nothing") or f"{given}/txn/__init__.py" in output
     written = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["v"].to_pylist()
     assert sorted(written) == [1, 2]
+
+
+def test_a_driver_that_can_get_no_jars_is_told_what_to_give(tmp_path: Path) -> None:
+    """The error has the coordinates for the Spark that runs, and nothing was run."""
+    code, output = submit(
+        tmp_path,
+        PYTHONPATH=str(ROOT),
+        TXN_JARS="",
+        XDG_CACHE_HOME=str(tmp_path),
+        DEFAULT_ARTIFACT_REPOSITORY="file:/nowhere/",
+    )
+    assert code == 1
+    assert "TXN-203" in output
+    assert f"--packages {running_spark().delta_package}" in " ".join(output.split())
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "variable"),
+    [
+        ("sc://host:15002", {}, None),
+        (None, {"spark.remote": "sc://host"}, None),
+        (None, {"spark.api.mode": "connect"}, None),
+        (None, {}, "sc://host"),
+    ],
+)
+def test_spark_connect_is_refused_before_anything_is_started(
+    master: str | None, conf: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for it: the call, a setting, the environment."""
+    if variable is not None:
+        monkeypatch.setenv("SPARK_REMOTE", variable)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(SetupError, match="Spark Connect is not supported") as refused:
+        delta_session("t", master, conf)
+    assert refused.value.number == "TXN-219"
 
 
 def test_what_the_environment_says_to_spark_wins(

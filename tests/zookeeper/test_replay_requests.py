@@ -161,7 +161,7 @@ def test_what_was_given_up_is_not_given_up_in_another_life(
     raw: KazooClient,
 ) -> None:
     """`txn recover` and `txn import` make the progress anew: a txid of the same number may have
-    read something else. A release before this one does not see the requests.
+    read something else.
     """
     backend.request_drops(name, [1])
     assert read_status(zookeeper.hosts, name, CONFIG).drops_requested == {1}

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, cast
 
 from starlette.applications import Starlette
@@ -31,11 +30,12 @@ from txn.delta.delta_rs import DeltaError
 from txn.doctor.checkup import look
 from txn.doctor.findings import error
 from txn.errors import TxnError, UserError
+from txn.machine.packaged import on_disk
 from txn.text import first_line
 
 __all__ = ["page"]
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = on_disk("txn.dashboard", "assets")
 _LONGEST_TEXT = 500
 _LARGEST = 2**53
 _LOOK_SECS = 0.25

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from txn.dataflow.graph import Derived, Node, Sink, Source, explain
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
+from txn.spark.differences import as_utf8
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
@@ -191,7 +192,7 @@ class Judged:
         if rule.unparsed is None:
             row = sf.to_json(sf.struct(*values), _EXACT_TIMES).alias("row")
             return name, row, _text(f"not true: {rule.condition_text}", "reason")
-        text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
+        text = as_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
         # Spark does not report what is wrong with a record, but leaves its values NULL. The last
         # `beside` columns are not from the record.
         from_text = len(values) - rule.unparsed.beside

@@ -20,11 +20,13 @@ from packaging.version import InvalidVersion, Version
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError
 from txn.machine.hidden import advice, hiding
-from txn.machine.java import find_java, java_version
+from txn.machine.java import find_java, java_major, java_version
+from txn.spark.differences import slower_ways
+from txn.spark.versions import running_spark, spark_home
 
 __all__ = ["check_disk", "check_machine", "fits"]
 
-_PACKAGES = ("pyspark", "delta-spark", "deltalake", "obstore", "kazoo", "pyarrow", "pydantic")
+_PACKAGES = ("deltalake", "obstore", "kazoo", "pyarrow", "pydantic")
 _DISTRIBUTION = "txn-spark"
 _GIB = 1024**3
 _LEAST_MEMORY = 4 * _GIB
@@ -33,9 +35,10 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def check_machine() -> Iterator[Finding]:
-    """Check Java, SPARK_HOME, Python, packages and files that hide them, memory, open files."""
+    """Check Java, Spark, Python, packages and files that hide them, memory, open files."""
     yield from _java()
     yield from _spark_home()
+    yield from _spark()
     yield _python()
     yield from _packages()
     yield from _hidden()
@@ -86,6 +89,35 @@ def _spark_home() -> Iterator[Finding]:
             f"it is '{home}', and {submit} cannot be run",
             "Spark cannot be started.",
             "Correct SPARK_HOME, or unset it: pyspark has a Spark of its own.",
+        )
+
+
+def _spark() -> Iterator[Finding]:
+    """Report the Spark that runs, whether Java and it go together, and where it is slower."""
+    try:
+        spark = running_spark()
+    except SetupError as failure:
+        yield error("spark", "version", str(failure), "Topologies cannot run.", "As it says.")
+        return
+    yield ok(
+        "spark",
+        "version",
+        f"{spark.version} (Scala {spark.scala}) at {spark_home()}, with Delta {spark.line.delta}",
+    )
+    for name, sentence in slower_ways().items():
+        yield note("spark", name, sentence)
+    try:
+        major = java_major(java_version(find_java()))
+    except SetupError:
+        return  # reported with Java
+    if major not in spark.line.javas:
+        yield warning(
+            "spark",
+            "Java",
+            f"Java {major}, and this release was run on Spark {spark.minor} with Java "
+            f"{', '.join(map(str, spark.line.javas))}",
+            "Spark may not start, or end in the middle of a job.",
+            "Install one of these, and point JAVA_HOME at it.",
         )
 
 

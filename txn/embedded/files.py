@@ -96,7 +96,7 @@ def class_path() -> str:
     if package is None or not package.submodule_search_locations:
         raise SetupError(
             "The embedded ZooKeeper server is part of pyspark, which is not installed. "
-            "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
+            "Install it (`pip install 'txn-spark[spark]'`), or name the ZooKeeper that you have: "
             '"host:2181".',
             number="TXN-211",
         )

@@ -3,8 +3,8 @@
 Each user of the machine can connect to a port on the loopback interface. So the server's folder
 (mode 700) has a file `credential` (mode 600) with a random password, made once. The server's
 configuration has its hash as that of ZooKeeper's superuser, who owns every node, the root included:
-without it nothing can be listed, read, created, changed or deleted. The first start takes over
-nodes that an earlier release left open.
+without it nothing can be listed, read, created, changed or deleted. A start with a new credential
+takes over nodes that are open, or that belong to a former credential.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def make_credential(folder: Path) -> str:
 
 
 def read_credential(folder: Path) -> str | None:
-    """Return the folder's credential; None without one, as after an earlier release.
+    """Return the folder's credential; None without one.
 
     Raises:
         SetupError: the file cannot be read, or holds something else.

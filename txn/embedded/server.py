@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import IO
 
-from txn.embedded import supervisor
 from txn.embedded.files import JVM_FLAGS, class_path
 from txn.embedded.folder import LOOPBACK, ServerFolder, port_of, serves
 from txn.embedded.guard import guard, make_credential, require_own_listener
 from txn.errors import SetupError
 from txn.machine.java import find_java, in_utf8
+from txn.machine.packaged import on_disk
 from txn.zookeeper.client.access import lend, take_back
 
 __all__ = ["EmbeddedZooKeeper"]
@@ -38,7 +38,7 @@ class EmbeddedZooKeeper:
         folder: created if necessary; holds the data, the server's log and its configuration.
         port: TCP port on 127.0.0.1; None: the folder's last one if free, else another free one.
         protect: True: folder and nodes belong to the user alone, this process's connections have
-            the credential, and nodes of an earlier release are taken over. False, for tests:
+            the credential, and open nodes are taken over. False, for tests:
             everybody who can reach the port may do everything.
     """
 
@@ -143,9 +143,10 @@ class EmbeddedZooKeeper:
     def _launch(self, java: Path, classpath: str, lock: IO[bytes]) -> None:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         command = [str(java), *JVM_FLAGS, "-cp", classpath, main, "zoo.cfg"]
+        supervisor = str(on_disk("txn.embedded", "supervisor.py"))
         with (self.folder / "server.out").open("wb") as out:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *command],
+                [sys.executable, "-I", "-S", supervisor, *command],
                 cwd=self.folder,
                 env=in_utf8(os.environ),
                 stdin=subprocess.PIPE,

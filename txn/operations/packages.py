@@ -8,9 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from txn.engine.work.spout_facts import places_of
-from txn.machine.ivy import shipped_jars
-from txn.machine.jars import S3A_PACKAGES
 from txn.spark.submission import submitted
+from txn.spark.versions import running_spark, shipped_jars
 from txn.storage.locations import is_on_s3
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
     """
     packages = {package for source in topology.sources for package in source.spout.packages}
     if _lies_on_s3(topology) and not _has_client(conf):
-        packages.update(S3A_PACKAGES)
+        packages.add(running_spark().s3a_package)
     return sorted(packages)
 
 

@@ -193,7 +193,7 @@ def _validated(body: Any, path: Path) -> ProgressFile:
 def _lacks_a_field(value: Any, raw: Any) -> bool:
     """Return True if a field is missing: its default would be read as "no state".
 
-    An earlier release may lack the fields in a record's `LATER`.
+    The fields in a record's `LATER` may be missing.
     """
     if isinstance(value, BaseModel):
         missing = set(type(value).model_fields) - set(raw) - getattr(value, "LATER", frozenset())

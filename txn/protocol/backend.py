@@ -46,7 +46,7 @@ class TopologyStatus:
     standbys: tuple[StandbyIdentity, ...] = ()
     """The standbys, the longest waiting first."""
     incarnation: IncarnationRecord | None = None
-    """The present incarnation; None before the first leader of this release."""
+    """The present incarnation; None before the first leader."""
     notices: NoticesRecord | None = None
     """The newest notices of the newest run's spouts; None if there were none."""
     drops_requested: frozenset[int] = frozenset()

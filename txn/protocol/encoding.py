@@ -2,7 +2,7 @@
 
 Reading is strict: an unknown version, an unknown field, and also a *missing* field are refused,
 because a default value for a missing txid would mean "no state". A record's `LATER` names the
-fields that a later release added; earlier records lack them, and they then have their default.
+fields that a later release added: a record without them has their default.
 """
 
 from __future__ import annotations

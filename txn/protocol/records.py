@@ -49,6 +49,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the first release with this record did not have: where they are missing, they
+    have their default."""
+
     version: Literal[1] = 1
 
 
@@ -79,9 +83,6 @@ class BatchRecord(Record):
     replay_of: int | None = Field(default=None, ge=1)
     """The quarantined txid whose records this txid reads, without moving any stream's position;
     None: an ordinary batch."""
-
-    LATER: ClassVar[frozenset[str]] = frozenset({"replay_of"})
-    """Fields that nodes of earlier releases may lack; they then have their default."""
 
 
 class QuarantineRecord(Record):
@@ -284,4 +285,4 @@ class Progress(BaseModel):
     quarantined: frozenset[int] = frozenset()
     """The quarantined txids that have not been replayed."""
     program: ProgramRecord | None = None
-    """What the newest run computes; None before the first leader of this release."""
+    """What the newest run computes; None before the first leader."""

@@ -7,7 +7,6 @@ types, and often Spark's error conditions.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,11 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
+from txn.spark.differences import (
+    condition_of,
+    java_exception_of,
+    without_error_log,
+)
 from txn.text import first_line, last_users_frame, printable
 
 __all__ = ["Cause", "cause_line", "causes", "in_one_line", "is_of_spark", "told", "without_copies"]
@@ -32,7 +36,7 @@ _AFTER_MESSAGE = re.compile(
 )
 """The start of the plan, stack trace or SQL that Java appends to its message."""
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
-_SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
+_SQL = re.compile(r"^== SQL ?\(.* ==\n(.+)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -98,8 +102,7 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
     """The chain of a Spark error; empty for any other error, or if the JVM is gone."""
     if not is_of_spark(error):
         return ()
-    # Py4J's error has the Java object; PySpark's error keeps the one from which it was made.
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    java = java_exception_of(error)
     chain: list[Cause] = []
     while java is not None and len(chain) < _DEEPEST:
         cause = _result_or_none(partial(_cause, java))
@@ -107,7 +110,7 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
             break  # the JVM is gone
         chain.append(cause)
         java = _call(java, "getCause")
-    condition = _call(error, "getCondition")
+    condition = _result_or_none(partial(condition_of, error))
     if not chain and condition:
         # Spark Connect: the server's error, without the server's objects.
         chain = [Cause((type(error).__name__,), str(error).strip(), str(condition))]
@@ -144,12 +147,7 @@ def cause_line(error: BaseException) -> str:
 
 def without_copies() -> None:
     """Stop PySpark from also logging the errors that it raises, as lines of JSON on stderr."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logger = PySparkLogger.getLogger(name)
-        if logger.level == logging.WARNING:  # PySpark's default, not a level set by the user
-            logger.setLevel(logging.CRITICAL + 1)
+    without_error_log(("DataFrameQueryContextLogger", "SQLQueryContextLogger"))
 
 
 def _cause(java: Any) -> Cause:
@@ -158,7 +156,7 @@ def _cause(java: Any) -> Cause:
         types.append(str(kind.getName()))
         kind = kind.getSuperclass()
     # Only Spark's own exceptions have these; Azure's and Google's have the response's status.
-    condition = _call(java, "getCondition")
+    condition = _result_or_none(partial(condition_of, java))
     parameters = _call(java, "getMessageParameters") if condition else None
     path = _result_or_none(lambda: parameters.get("path")) if parameters is not None else None
     status = _call(java, "getStatusCode") if not condition else None

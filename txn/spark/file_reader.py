@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from txn.spark.differences import verify_schema
 from txn.spark.jvm import if_known, jvm_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _relation(
     to_scala, none = jvm.org.apache.spark.api.python.PythonUtils, jvm.scala.Option.empty()
     columns = inside.parseDataType(schema.json()).asNullable()
     reader = sources.parquet.ParquetFileFormat()
-    sources.DataSourceUtils.verifySchema(reader, columns, True)
+    verify_schema(sources.DataSourceUtils, reader, columns)
     scala_options = to_scala.toScalaMap(dict(options))
     # The listing's cache gets an entry for each file here, and is emptied right afterwards.
     listed = sources.FileStatusCache.getOrCreate(inside)

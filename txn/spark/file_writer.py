@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from txn.spark.differences import no_partitions_in_files, unwritten_snapshot
 from txn.spark.jvm import if_known, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["COLLECT_STATISTICS", "PARTITIONS_IN_FILES", "FileWriter", "WrittenFile"]
+__all__ = ["COLLECT_STATISTICS", "FileWriter", "WrittenFile"]
 
 _NO_LOG = "data/_delta_log"
 """Below the root; never created. Delta checks once whether it exists."""
@@ -32,8 +33,6 @@ _MAY_BE_NULL = frozenset(["nullable", "containsNull", "valueContainsNull"])
 _PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 COLLECT_STATISTICS = "spark.databricks.delta.stats.collect"
 """A session's setting: true if tasks collect Delta's statistics of their files."""
-PARTITIONS_IN_FILES = "delta.writePartitionColumnsToParquet"
-"""A table's property: true (the default of Delta 4.4) if files have partition columns, too."""
 _SUBFOLDER = "org$apache$spark$sql$delta$files$TransactionalWrite$_setter_$deltaDataSubdir_$eq"
 """Delta's transaction has a folder for its files, which a setting can only name `data`."""
 
@@ -137,7 +136,7 @@ class _Delta:
         metadata = action(json.dumps(_metadata(rows, partition_by, self._conf)))
         protocol = self._option(action(json.dumps(_PROTOCOL)))
         log = self._log
-        return delta.DummySnapshot(log.logPath(), log, metadata, self._nothing, protocol)
+        return unwritten_snapshot(delta, log, metadata, protocol, self._nothing)
 
     @cached_property
     def _log(self) -> Any:
@@ -161,7 +160,7 @@ def _metadata(rows: DataFrame, partition_by: str | None, conf: Mapping[str, str]
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_without_rules(rows.schema.jsonValue())),
         "partitionColumns": [] if partition_by is None else [partition_by],
-        "configuration": {**conf, PARTITIONS_IN_FILES: "false", **_ALL_STATISTICS},
+        "configuration": {**conf, **no_partitions_in_files(), **_ALL_STATISTICS},
     }
     return {"metaData": metadata}
 

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from txn.errors import SetupError
+from txn.spark.differences import condition_of
 from txn.spark.early_end import Command, no_submitter, require_user_and_loopback, why_ended
 from txn.spark.submission import is_submitted
 
@@ -54,7 +55,7 @@ def start_shielded(settings: Mapping[str, str]) -> None:
         with _guarded(commands):
             gateway = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+        if condition_of(error) != "JAVA_GATEWAY_EXITED":
             raise
         why = why_ended(commands[-1]) if commands else "A signal ended Java before Spark was up."
         raise SetupError(why, number="TXN-202") from error

@@ -6,19 +6,37 @@ the caller does the same through PySpark.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from txn.errors import SetupError
 from txn.spark.submission import runs_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["are_stored_twice", "if_known", "jvm_of", "load_quietly"]
+__all__ = [
+    "add_to_driver",
+    "are_stored_twice",
+    "has_class",
+    "if_known",
+    "jvm_of",
+    "load_quietly",
+    "refuse_connect",
+    "require_classic",
+]
 
 T = TypeVar("T")
 _loaded: set[str] = set()
+_NO_CONNECT = (
+    "Spark Connect is not supported. A topology runs in the driver, beside Spark's JVM. Run it "
+    "there: with `spark-submit`, or with delta_session and the master of the cluster "
+    "(spark://..., yarn, k8s://...)."
+)
 
 
 def jvm_of(session: SparkSession) -> Any | None:
@@ -40,8 +58,71 @@ def if_known(call: Callable[[], T]) -> T | None:
         return None
 
 
+def refuse_connect(master: str | None, conf: Mapping[str, str] | None = None) -> None:
+    """Refuse Spark Connect, before anything is started.
+
+    Raises:
+        SetupError: the master, a setting or the environment asks for it.
+    """
+    settings = conf or {}
+    remotes = {
+        "the master": master or settings.get("spark.master"),
+        "spark.remote": settings.get("spark.remote"),
+        "SPARK_REMOTE": os.environ.get("SPARK_REMOTE"),
+    }
+    for name, value in remotes.items():
+        if value and (name != "the master" or value.startswith("sc://")):
+            raise SetupError(f"{name} is '{value}': {_NO_CONNECT}", number="TXN-219")
+    if settings.get("spark.api.mode") == "connect":
+        raise SetupError(f"spark.api.mode is 'connect': {_NO_CONNECT}", number="TXN-219")
+
+
+def require_classic(session: SparkSession) -> None:
+    """Refuse a session of Spark Connect: staging and commit turns need the driver's JVM.
+
+    Raises:
+        SetupError: it is one.
+    """
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise SetupError(f"The session is one of Spark Connect: {_NO_CONNECT}", number="TXN-219")
+
+
+def has_class(name: str) -> bool:
+    """Return whether the running JVM has a class; starts none."""
+    jvm = _driver_jvm()
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(name, False, loader)
+    except Exception:  # noqa: BLE001 - Py4J's errors have no common class for this
+        return False
+    return True
+
+
+def add_to_driver(jars: Sequence[Path]) -> bool:
+    """Put jars behind the class path of the running driver, as `spark-submit --jars` does.
+
+    Returns:
+        False if its class loader takes none.
+    """
+    jvm = _driver_jvm()
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if "MutableURLClassLoader" not in str(loader.getClass().getName()):
+        return False
+    for jar in jars:
+        loader.addURL(jvm.java.net.URL(jar.as_uri()))
+    return True
+
+
+def _driver_jvm() -> Any:
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
+
+
 def load_quietly(name: str) -> None:
     """Load a class once, and drop what it writes to the terminal while it loads."""
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -53,7 +134,8 @@ def load_quietly(name: str) -> None:
     lang.System.setErr(io.PrintStream(io.OutputStream.nullOutputStream()))
     try:
         loader = lang.Thread.currentThread().getContextClassLoader()
-        if_known(lambda: lang.Class.forName(name, True, loader))
+        with suppress(Py4JError):  # another version does not have it
+            lang.Class.forName(name, True, loader)
     finally:
         lang.System.setErr(before)
 

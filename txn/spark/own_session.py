@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
 from txn.errors import TopologyError
+from txn.spark.differences import all_settings, java_sessions, setting
 from txn.spark.jvm import jvm_of
 from txn.spark.rows import no_rows
 
@@ -116,7 +117,7 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
     They include legacy flags of Spark that are not at their default. For an `own_session`, they are
     those of the user's session when it was made.
     """
-    return _settings[spark] if spark in _settings else _read_settings(spark, spark.conf.getAll)
+    return _settings[spark] if spark in _settings else _read_settings(spark, all_settings(spark))
 
 
 def _read_settings(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]:
@@ -133,12 +134,8 @@ def _read_settings(spark: SparkSession, everything: Mapping[str, str]) -> dict[s
 
 def _value(spark: SparkSession, key: str) -> str:
     """A setting's value, or Spark's default; `DEFAULT` if Spark does not have the setting."""
-    from pyspark.errors import PySparkException
-
-    try:
-        return str(spark.conf.get(key))
-    except PySparkException:
-        return DEFAULT
+    value = setting(spark, key)
+    return DEFAULT if value is None else value
 
 
 def same_setting(one: str, other: str) -> bool:
@@ -182,7 +179,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     if spark in _own:
         return spark
     session = spark.newSession()
-    user_settings, own_settings = spark.conf.getAll, _initial_settings(session)
+    user_settings, own_settings = all_settings(spark), _initial_settings(session)
     for key in own_settings:
         if key not in user_settings or key.startswith(_DEFAULTS):
             _unset(session, key)
@@ -204,7 +201,7 @@ def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSess
             _unset(session, key)
     user_settings = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
     # Access to storage, if it is set only in the user's session.
-    user_settings |= {k: v for k, v in spark.conf.getAll.items() if k.startswith("fs.")}
+    user_settings |= {k: v for k, v in all_settings(spark).items() if k.startswith("fs.")}
     return _configured(session, {**_COMPUTING, **user_settings, **conf})
 
 
@@ -215,7 +212,7 @@ def _initial_settings(session: SparkSession) -> Mapping[str, str]:
     """
     context = session.sparkContext
     if context not in _new:
-        _new[context] = session.conf.getAll
+        _new[context] = all_settings(session)
     return _new[context]
 
 
@@ -233,7 +230,7 @@ def make_active(spark: SparkSession) -> None:
     # PySpark has no public call that does this, and notes the session in two places.
     if (jvm := jvm_of(spark)) is not None:
         SparkSession._activeSession = spark
-        SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+        java_sessions(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _unset(session: SparkSession, key: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from txn.spark.differences import arrow_frame
 from txn.spark.lazy import sf, st
 
 if TYPE_CHECKING:
@@ -26,14 +27,12 @@ def local_frame(spark: SparkSession, rows: Sequence[Any], schema: StructType) ->
         PySparkValueError: a row has more or fewer values than the schema has columns, or a value
             does not fit its column's type.
     """
-    from pyspark.sql.conversion import LocalDataToArrowConversion
-
     if not rows:
         return no_rows(spark, schema)
     if "decimal" in schema.simpleString():
         return spark.createDataFrame(rows, schema)  # rounds half up; PySpark's Arrow half to even
     verify_rows(rows, schema)  # Arrow would turn 1.5 into 1 for a bigint
-    return spark.createDataFrame(LocalDataToArrowConversion.convert(rows, schema, False), schema)
+    return arrow_frame(spark, rows, schema)
 
 
 def verify_rows(rows: Sequence[Any], schema: StructType) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -60,9 +60,7 @@ class PartsIndex(Record):
     """Size of the record, uncompressed."""
     sha256: str
     """SHA-256 of the record, uncompressed."""
-    compression: Literal["none", "zlib"] = "none"
-
-    LATER: ClassVar[frozenset[str]] = frozenset({"compression"})
+    compression: Literal["zlib"] = "zlib"
 
     def names(self) -> list[str]:
         """Return the names of the parts' nodes, in order."""
@@ -188,7 +186,6 @@ def split_parts(data: bytes, stem: str) -> tuple[bytes, dict[str, bytes]]:
         count=len(pieces),
         bytes=len(data),
         sha256=digest,
-        compression="zlib",
     )
     return encode(index, "index"), dict(zip(index.names(), pieces, strict=True))
 
@@ -200,11 +197,10 @@ def join_parts(index: PartsIndex, pieces: Sequence[bytes], path: str) -> bytes:
         ProgressUnreadableError: the parts do not match the index.
     """
     data = b"".join(pieces)
-    if index.compression == "zlib":
-        try:
-            data = zlib.decompressobj().decompress(data, index.bytes + 1)
-        except zlib.error:
-            data = b""  # refused below
+    try:
+        data = zlib.decompressobj().decompress(data, index.bytes + 1)
+    except zlib.error:
+        data = b""  # refused below
     if len(data) != index.bytes or hashlib.sha256(data).hexdigest() != index.sha256:
         raise unreadable(path, f"names {index.count} parts that do not have its checksum")
     return data

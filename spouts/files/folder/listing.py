@@ -47,7 +47,7 @@ class FileStat:
     mtime_ns: int | None
     """Time of the last change, in nanoseconds since 1970; None: the storage has none."""
     version: str | None = None
-    """ETag; None on disks and HDFS, and in positions of earlier releases."""
+    """ETag; None on disks and HDFS."""
 
     def is_still(self, planned: FileStat) -> bool:
         """Return True if this is the planned file: by ETag if both have one, else by time."""

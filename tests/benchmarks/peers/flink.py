@@ -27,9 +27,10 @@ from tests.benchmarks.data import DataSet
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.task import MEMORY, Answer, Task, answer
 from txn.errors import SetupError
-from txn.machine.ivy import Request, fetch, shipped_jars
+from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder
 from txn.machine.java import find_java
+from txn.spark.versions import shipped_jars
 
 __all__ = ["VERSION", "classpath", "command", "is_right", "output_of", "run"]
 

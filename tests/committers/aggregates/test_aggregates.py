@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import ArithmeticException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 
@@ -221,7 +221,7 @@ def test_sums_that_do_not_fit_are_errors(spark: SparkSession) -> None:
     )
     for aggregate, column in ((Sum("v"), "s"), (Avg("v"), "a")):
         twice = aggregate.combine(sf.col(column), sf.col(column))
-        with pytest.raises(ArithmeticException, match="ARITHMETIC_OVERFLOW"):
+        with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
             top.select(aggregate.result(twice)).collect()
 
 

@@ -24,6 +24,7 @@ from committers.aggregates import (
     Sum,
 )
 from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
+from txn.interfaces import partials_over
 
 BATCHES = 4
 CASES = 60
@@ -43,7 +44,7 @@ AGGREGATES: dict[str, tuple[Aggregate, Callable[[], Column]]] = {
     "odd_name": (Sum("a.b`c"), lambda: sf.sum("`a.b``c`")),
     "first_d": (First("d", "ts"), lambda: sf.expr("min(struct(ts, d)) FILTER (WHERE ts >= 0).d")),
     "last_s": (Last("s", "ts"), lambda: sf.expr("max(struct(ts, s)) FILTER (WHERE ts >= 0).s")),
-    "set_d": (CollectSet("d", 99), lambda: sf.sort_array(sf.collect_set("d"))),
+    "set_d": (CollectSet("d", 99), lambda: sf.sort_array(sf.array_distinct(sf.collect_set("d")))),
     "about_z": (CountDistinct("z", 4), lambda: sf.expr("count(DISTINCT nullif(z, X''))")),
     "first_3": (FirstN(3, "ts", "d", "id"), lambda: _best_rows(3, "true")),
     "last_3": (LastN(3, "ts", "d", "id"), lambda: _best_rows(3, "false")),
@@ -90,8 +91,9 @@ def random_rows(seed: int) -> list[tuple[Any, ...]]:
 
 def partials_by_batch(rows: DataFrame, aggregates: dict[str, Aggregate]) -> DataFrame:
     """One row per case with `<value>_<batch>`: NULL in a batch in which the case has no row."""
+    values = partials_over(rows, aggregates)
     partials = rows.groupBy("case", "batch").agg(
-        sf.struct(*(agg.partial().alias(name) for name, agg in aggregates.items())).alias("all")
+        sf.struct(*(value.alias(name) for name, value in values.items())).alias("all")
     )
     batches = [
         sf.first(sf.when(sf.col("batch") == batch, sf.col("all")), ignorenulls=True).alias(

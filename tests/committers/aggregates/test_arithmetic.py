@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DecimalType
@@ -88,7 +87,7 @@ def test_two_decimals_of_38_digits_are_added_exactly(spark: SparkSession) -> Non
                 cases.append((number, one, other))
                 texts = [None if x is None else format(x, "f") for x in (one, other)]
                 rows.append((len(rows), number, *texts))
-            left, right = (sf.col(name).try_cast(kind) for name in "ab")
+            left, right = (sf.expr(f"try_cast({name} AS {kind.simpleString()})") for name in "ab")
             total_column = sf.when(sf.col("scale") == number, exact_add(left, right, kind, "it"))
             columns.append(total_column.cast("string").alias(f"s{number}"))
         frame = session.createDataFrame(rows, "id int, scale int, a string, b string")
@@ -114,7 +113,7 @@ def test_a_sum_of_39_digits_is_an_error(spark: SparkSession) -> None:
             row = (EXACT.multiply(greatest, sign), Decimal(sign).scaleb(-10))
             frame = session.createDataFrame([row], "a decimal(38,10), b decimal(38,10)")
             total = exact_add(sf.col("a"), sf.col("b"), kind, "Sum(x)")
-            with pytest.raises(PySparkException, match=r"Sum\(x\) leaves the range"):
+            with pytest.raises(Exception, match=r"Sum\(x\) leaves the range"):
                 frame.select(total).collect()
 
 
@@ -177,7 +176,7 @@ def test_a_total_out_of_range_is_refused_by_name(
             else:
                 own.commit(committer, last, len(sizes))
                 said = rf"Sum\(x\) of table {path} leaves the range"
-                with pytest.raises(PySparkException, match=said):
+                with pytest.raises(Exception, match=said):
                     state.read(session).collect()
 
 
@@ -372,7 +371,7 @@ def test_a_mean_that_has_no_room_is_an_error_and_not_null(spark: SparkSession) -
     for session in (spark, lenient(spark)):
         text = "named_struct('sum', cast('9e37' as decimal(38,0)), 'count', 1L) AS m"
         mean = Avg("x").result(sf.col("m"))
-        with pytest.raises(PySparkException, match=r"Avg\(x\) leaves the range"):
+        with pytest.raises(Exception, match=r"Avg\(x\) leaves the range"):
             session.sql(f"SELECT {text}").select(mean).collect()
 
 

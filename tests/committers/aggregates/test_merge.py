@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from pyspark.errors import ArithmeticException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -117,7 +116,7 @@ def test_a_merged_total_never_wraps(spark: SparkSession, aggregate: Aggregate, a
     value = "named_struct('sum', x, 'count', 1L)" if isinstance(aggregate, Avg) else "x"
     parts = session.sql(f"SELECT {value} AS p, id FROM (SELECT {2**62}L AS x, id FROM range(2))")
     merged = aggregate.merge(sf.col("p"), sf.col("id"), parts.schema["p"].dataType)
-    with pytest.raises((PySparkException, ArithmeticException), match="ARITHMETIC_OVERFLOW"):
+    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
         parts.agg(merged.alias("p")).collect()
 
 

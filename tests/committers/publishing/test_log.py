@@ -928,7 +928,7 @@ def test_a_table_says_every_number_of_a_position_exactly(
 def test_of_two_ensembles_that_come_to_one_table_one_leads_it(
     warehouse: Path, epochs: tuple[int, int]
 ) -> None:
-    """Both have loaded a table of an earlier release, or none: the first append decides."""
+    """Both have loaded a table that names no ensemble, or none: the first append decides."""
     logs = [DeltaLog(Storage(str(warehouse)), incarnation=n) for n in (11, 12)]
     if epochs == (1, 1):
         logs[0].open(SPEC, 1)

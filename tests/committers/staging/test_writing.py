@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from committers.staging.area import StagingArea
 from committers.staging.writing import RowWriter, write_options
 from txn.attempts import TransactionAttempt
+from txn.spark.differences import all_settings
 from txn.spark.file_writer import FileWriter, WrittenFile
 from txn.spark.own_session import own_session
 from txn.storage.storage import Storage
@@ -41,7 +42,7 @@ def careless(spark: SparkSession) -> Iterator[SparkSession]:
     }.items():
         session.conf.set(name, value)
     yield session
-    for name in session.conf.getAll:
+    for name in all_settings(session):
         if name.startswith("spark.databricks.delta.properties.defaults."):
             session.conf.unset(name)
 

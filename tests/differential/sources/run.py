@@ -16,6 +16,7 @@ from spouts.kafka.values import Values
 from tests.differential.sources.declaration import Case, File
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
+from txn.spark.differences import as_utf8, is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,8 +210,8 @@ def collected(frame: DataFrame, found: Found) -> list[dict[str, Any]]:
         elif kind == "timestamp":
             column = sf.unix_micros(column)
         elif kind == "string":
-            columns.append(sf.is_valid_utf8(column).alias(f"valid {one.name}"))
-            column = sf.make_valid_utf8(column)
+            columns.append(is_utf8(column).alias(f"valid {one.name}"))
+            column = as_utf8(column)
         columns.append(column.alias(one.name))
     rows = [row.asDict() for row in frame.select(*columns).collect()]
     for row in rows:

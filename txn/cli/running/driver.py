@@ -68,6 +68,7 @@ def drive(
     from txn.embedded.service import refuse_second_run
     from txn.operations.packages import packages_of
     from txn.session import delta_session
+    from txn.spark.jvm import refuse_connect
 
     with (
         contextlib.ExitStack() as resources,
@@ -77,7 +78,8 @@ def drive(
         _leaving(),
         _showing_notes(observer),
     ):
-        # Refuse before the seconds that Spark takes.
+        # Refuse before the seconds that Spark takes, and before ZooKeeper is asked.
+        refuse_connect(master, conf)
         refuse_second_run(zookeeper, topology.name, topology.settings)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:

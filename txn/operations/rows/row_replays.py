@@ -330,8 +330,7 @@ class _Replayable:
         """Refuse rows that a table has although they were set aside: their rule did not guard it.
 
         The row's own txid decides which tables the rule guarded. Where the log of the bad rows
-        does not record it (an earlier release, a log that was cleaned up), the program of today
-        decides.
+        does not record it (it was cleaned up), the program of today decides.
         """
         rules = self._rules()
         today = tables_without(rules, self.topology.sinks).get(self.stream, {})

@@ -1,0 +1,201 @@
+"""The Spark that runs, and what goes with it: the one place that knows versions.
+
+Spark is what `SPARK_HOME` names, or else the one inside the pyspark package; pip may know neither.
+So its version is read from its jars, and that of pyspark from the module that Python would import.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+from packaging.version import Version
+
+from txn.errors import SetupError
+
+__all__ = [
+    "LINES",
+    "Line",
+    "Spark",
+    "pyspark_version",
+    "release_of",
+    "running_spark",
+    "shipped_jars",
+    "spark_home",
+]
+
+_INSTALL = "pip install 'txn-spark[spark]'"
+_CORE = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>\d[\w.\-]*?)\.jar")
+_HADOOP = re.compile(r"hadoop-client-api-(?P<version>\d[\w.\-]*?)\.jar")
+_DECLARED = re.compile(r"""^__version__\s*(?::\s*str)?\s*=\s*["']([^"']+)["']""", re.M)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of Spark releases on which everything here was run."""
+
+    newest: str
+    """Its newest release that was run."""
+    delta: str
+    """The release of Delta that goes with it."""
+    named_for_spark: bool
+    """True if the name of Delta's jar has the line in it."""
+    kafka: str
+    """The newest release of the line whose Kafka source is on Maven Central."""
+    javas: tuple[int, ...]
+    """The major versions of Java on which it was run."""
+    fails_from_java: int | None = None
+    """The major version of Java that took out what its Hadoop calls."""
+
+
+_NO_24: dict[str, int] = {"fails_from_java": 24}
+LINES: Mapping[str, Line] = {
+    "3.5": Line("3.5.9", "3.3.3", named_for_spark=False, kafka="3.5.7", javas=(17,), **_NO_24),
+    "4.0": Line("4.0.5", "4.4.0", named_for_spark=True, kafka="4.0.4", javas=(17, 21), **_NO_24),
+    "4.1": Line("4.1.4", "4.4.0", named_for_spark=True, kafka="4.1.3", javas=(17, 21), **_NO_24),
+    "4.2": Line("4.2.0", "4.4.0", named_for_spark=True, kafka="4.2.0", javas=(17, 21, 25)),
+}
+"""Major and minor version of Spark -> what goes with it."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """A Spark with a line of its own in `LINES`."""
+
+    version: str
+    scala: str
+    """Scala's version in the names of jars: 2.13."""
+    hadoop: str | None
+    """The version of Hadoop's client among its jars; None if it is not there."""
+    line: Line
+
+    @property
+    def minor(self) -> str:
+        """Its major and minor version: 4.2."""
+        return _minor(self.version)
+
+    @property
+    def delta_artifact(self) -> str:
+        """The name of Delta's jar without its version: delta-spark_4.2_2.13."""
+        minor = f"{self.minor}_" if self.line.named_for_spark else ""
+        return f"delta-spark_{minor}{self.scala}"
+
+    @property
+    def delta_package(self) -> str:
+        """Delta's Maven package, as for `--packages`."""
+        return f"io.delta:{self.delta_artifact}:{self.line.delta}"
+
+    @property
+    def kafka_package(self) -> str:
+        """The Maven package of Spark's Kafka source: of this release, or the newest before it."""
+        version = min(release_of(self.version), self.line.kafka, key=Version)
+        return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{version}"
+
+    @property
+    def s3a_package(self) -> str:
+        """The Maven package for `s3a://`; Hadoop's other jars must have the same version."""
+        return f"org.apache.hadoop:hadoop-aws:{release_of(self.hadoop or _HADOOP_OF[self.minor])}"
+
+
+# For a driver without Spark's jars in a folder.
+_HADOOP_OF = {"3.5": "3.3.4", "4.0": "3.4.1", "4.1": "3.4.2", "4.2": "3.5.0"}
+
+
+def spark_home() -> Path:
+    """Return the folder of the Spark that runs: `SPARK_HOME`, or else that of pyspark.
+
+    Raises:
+        SetupError: there is no pyspark.
+    """
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) if home else Path(str(_pyspark().origin)).parent
+
+
+def shipped_jars() -> list[Path]:
+    """Return Spark's own jars; empty if they are elsewhere (a driver on YARN)."""
+    return sorted((spark_home() / "jars").glob("*.jar"))
+
+
+@lru_cache(maxsize=1)
+def pyspark_version() -> str:
+    """Return the version of the pyspark that Python would import, without importing it.
+
+    Raises:
+        SetupError: there is no pyspark.
+    """
+    spec = _pyspark()
+    path = str(Path(str(spec.origin)).parent / "version.py")
+    text = cast("bytes", spec.loader.get_data(path)).decode()  # type: ignore[union-attr] # also of a zip
+    match = _DECLARED.search(text)
+    if match is None:
+        raise SetupError(
+            f"{path} does not name the version of pyspark. Install it anew: {_INSTALL}",
+            number="TXN-218",
+        )
+    return match[1]
+
+
+def running_spark() -> Spark:
+    """Return the Spark that runs, or that would run.
+
+    Raises:
+        SetupError: there is no pyspark, pyspark is of another line than Spark's jars, or nothing
+            here was ever run on this line.
+    """
+    return _spark_in(os.environ.get("SPARK_HOME"))
+
+
+@lru_cache(maxsize=4)
+def _spark_in(_home: str | None) -> Spark:
+    names = [jar.name for jar in shipped_jars()]
+    core = next(filter(None, map(_CORE.fullmatch, names)), None)
+    hadoop = next(filter(None, map(_HADOOP.fullmatch, names)), None)
+    driver = pyspark_version()
+    version = core["version"] if core else driver
+    if _minor(version) != _minor(driver):
+        raise SetupError(
+            f"pyspark {driver} cannot drive Spark {version} at '{spark_home()}'. Put the pyspark "
+            "of that Spark first (PYTHONPATH=$SPARK_HOME/python:$SPARK_HOME/python/lib/py4j-*.zip),"
+            " or unset SPARK_HOME.",
+            number="TXN-218",
+        )
+    line = LINES.get(_minor(version))
+    if line is None:
+        newest = list(LINES.values())[-1].newest
+        raise SetupError(
+            f"Spark {version} at '{spark_home()}' is not supported: this release was run on Spark "
+            f"{', '.join(LINES)}, for which Delta has releases. Use Spark {newest}: {_INSTALL} in "
+            "an environment without another Spark.",
+            number="TXN-218",
+        )
+    scala = core["scala"] if core else ("2.12" if _minor(version) == "3.5" else "2.13")
+    return Spark(version, scala, hadoop["version"] if hadoop else None, line)
+
+
+def release_of(version: str) -> str:
+    """Return the release without what a vendor adds: 4.1.3 of 4.1.3-amzn-1."""
+    match = re.match(r"\d+\.\d+\.\d+", version)
+    return match[0] if match else version
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _pyspark() -> ModuleSpec:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError(
+            f"There is no pyspark: Python does not find it. {_INSTALL} brings a Spark with it; for "
+            "a Spark that is there, put its Python first "
+            "(PYTHONPATH=$SPARK_HOME/python:$SPARK_HOME/python/lib/py4j-*.zip).",
+            number="TXN-218",
+        )
+    return spec
