@@ -7,8 +7,9 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from kazoo.handlers.utils import create_tcp_connection
 
@@ -301,11 +302,10 @@ def _ensemble(area: str, roles: dict[str, str], lagging: str) -> Finding:
 def _ask_mntr(server: str, config: TopologyConfig) -> dict[str, str]:
     """Return the answer to `mntr`: name -> value. Empty if the server does not allow it."""
     host, _, port = server.rpartition(":")
-    address = (host.strip("[]"), int(port))
     tls = find_access(config, server).tls
     answer = b""
     with (
-        create_tcp_connection(socket, address, address[0], _MNTR_SECS, **tls) as connection,
+        _connected(host.strip("[]"), int(port), tls) as connection,
         contextlib.suppress(ConnectionResetError, ssl.SSLError),
     ):
         connection.sendall(b"mntr")
@@ -313,6 +313,21 @@ def _ask_mntr(server: str, config: TopologyConfig) -> dict[str, str]:
             answer += piece
     lines = (line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines())
     return {name: value for name, tab, value in lines if tab}
+
+
+def _connected(host: str, port: int, tls: Mapping[str, Any]) -> socket.socket:
+    """Connect to the first address of a host that answers; kazoo's call, with TLS, tries one."""
+    failed = OSError(f"{host} has no address")
+    for *_, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        try:
+            connection: socket.socket = create_tcp_connection(
+                socket, address[:2], host, _MNTR_SECS, **tls
+            )
+        except OSError as failure:
+            failed = failure
+        else:
+            return connection
+    raise failed
 
 
 def _snapshots(area: str, folder: Path | None) -> Finding:
