@@ -241,7 +241,9 @@ class FileInlet(Inlet):
         hidden = self._hidden(name)
         try:
             # A process that stages the same file now links a whole one: this one or its own.
-            with temporary_file(str(hidden), content, durable=True) as unique:
+            place = hidden.with_name("txn")  # short: a name has 255 bytes at most
+            with temporary_file(str(place), content, durable=True) as unique:
+                Path(unique).chmod(0o644)  # the topology may run as another user
                 Path(unique).replace(hidden)
             sync_folder(str(hidden.parent))
         except OSError as error:

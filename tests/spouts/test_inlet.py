@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -324,3 +325,16 @@ def test_a_file_appears_whole_and_replaces_none(tmp_path: Path) -> None:
         inlet.stage(f"{name}/x.csv", b"mine")
     with pytest.raises(UserError, match="cannot be written: No such file"):
         inlet.put(str(tmp_path / "other.csv"), digest)
+
+
+def test_other_users_can_read_the_file_and_its_name_may_be_long(tmp_path: Path) -> None:
+    """The topology may run as another user than `txn rows replay`, whose umask is its own."""
+    inlet = spout(tmp_path / "*.csv").inlet()
+    name = inlet.name("x" * 240)
+    before = os.umask(0o077)
+    try:
+        inlet.stage(name, b"mine")
+    finally:
+        os.umask(before)
+    inlet.put(name, hashlib.sha256(b"mine").hexdigest())
+    assert Path(name).stat().st_mode & 0o777 == 0o644
