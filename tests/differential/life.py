@@ -145,6 +145,9 @@ class LifeRun:
                 self.report = self._running.await_termination()
         except TxnError as error:
             self.error = error
+        finally:
+            if not self._dead.is_set():
+                self._leave()  # the points of the next life are not its own
 
     def _status(self) -> str:
         with contextlib.suppress(Exception):
@@ -191,4 +194,8 @@ class LifeRun:
             self._running._ask_to_stop()
         if (thread := self._running._thread) is not None:
             thread.join(QUIET_SECS)
-        self._stop_observing()
+        self._leave()
+
+    def _leave(self) -> None:
+        stop, self._stop_observing = self._stop_observing, lambda: None
+        stop()
