@@ -18,6 +18,7 @@ from txn.doctor import zookeeper
 def test_a_server_with_tls_is_asked_at_each_address_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A name whose first address has no server is asked at its next one, as runs do."""
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     names = "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"
     files = "-keyout", key, "-out", certificate
