@@ -29,7 +29,14 @@ from txn.machine.packaged import on_disk
 from txn.spark.causes import without_copies
 from txn.spark.gateway import start_shielded
 from txn.spark.jvm import add_to_driver, has_class, refuse_connect
-from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
+from txn.spark.submission import (
+    SUBMIT_ARGS,
+    defaults_file,
+    is_submitted,
+    named_jars,
+    submitted,
+    with_paths,
+)
 from txn.spark.versions import running_spark
 from txn.text import printable
 
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["delta_session", "prepare", "session_conf"]
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_NAMES_JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _ARCHIVE_TIMEOUT_SECS = 300.0
 _OUTPUT_CHARACTERS = 300
 # Variables with options for the JVM that pyspark starts.
@@ -368,24 +374,22 @@ def _jars_for_driver(conf: Mapping[str, str], packages: Sequence[str]) -> dict[s
     Returns:
         The setting that sends them to executors.
     """
-    named = " ".join(conf.get(key, "") for key in _NAMES_JARS)
+    named = named_jars(conf)
     lacking = [package for package in packages if package.split(":")[1] not in named]
-    lacks_delta = not has_class(_EXTENSION)
-    if not lacking and not lacks_delta:
+    delta = [] if has_class(_EXTENSION) else [running_spark().delta_package]
+    if not delta and not lacking:
         return {}
+    needed = [*delta, *lacking]
+    advice = (
+        f"spark-submit has started Java without {' and '.join(needed)}, and the jars cannot be "
+        f"added now ({{}}). Start it with --packages {','.join(needed)}"
+    )
     try:
-        jars = [*(delta_jars() if lacks_delta else ()), *package_jars(lacking)]
-        added = add_to_driver(jars)
-        why = "its class loader takes none"
+        jars = [*(delta_jars() if delta else ()), *package_jars(lacking)]
     except SetupError as error:
-        added, why = False, str(error)
-    if not added:
-        needed = [*([running_spark().delta_package] if lacks_delta else ()), *lacking]
-        raise SetupError(
-            f"spark-submit has started Java without {' and '.join(needed)}, and the jars cannot be "
-            f"added now ({why}). Start it with --packages {','.join(needed)}",
-            number="TXN-203",
-        )
+        raise SetupError(advice.format(error), number="TXN-203") from error
+    if not add_to_driver(jars):
+        raise SetupError(advice.format("its class loader takes none"), number="TXN-203")
     return _joined("spark.jars", ",", [str(jar) for jar in jars], conf)
 
 

@@ -43,7 +43,7 @@ def test_a_rule_that_cannot_be_is_refused(name: str, condition: Any, fate: Any, 
 
 
 def test_a_rule_that_leads_nowhere_is_refused() -> None:
-    """Whoever goes on with the old stream is told, as the rule would never be checked."""
+    """A table below the old stream is refused, as the rule would never be checked."""
     topology, rows = stream()
     rows.expect("known", "k IS NOT NULL")
     rows.partition_persist(AppendTable("rows"))

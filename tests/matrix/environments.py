@@ -45,7 +45,7 @@ class Case:
 
     name: str
     installed: tuple[str, ...] = ()
-    """What was installed before."""
+    """Requirements that are there before."""
     extra: str = ""
     constraint: str = ""
     spark_home: str = ""
@@ -112,7 +112,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an installer did to an environment."""
+    """The changes that an installer made to an environment."""
 
     installer: str
     case: Case

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txn.spark.versions import LINES
+from txn.spark.versions import LINES, line_of
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 JAVAS = (17, 21, 25)
@@ -29,7 +29,7 @@ class Cell:
     @property
     def line(self) -> str:
         """The line of its Spark: 4.2."""
-        return ".".join(self.spark.split(".")[:2])
+        return line_of(self.spark)
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Part:
     quick: tuple[str, ...]
     """Paths of tests for a quick run."""
     more: tuple[str, ...] = ()
-    """What a full run has besides."""
+    """Paths that only a full run has."""
     seeds: tuple[int, int] = (0, 0)
     """Instead of tests: how many random programs a quick run has, and a full one."""
 

@@ -26,7 +26,7 @@ _FINDING = re.compile(r"^(seed \d+) \(", re.M)
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one part on one Spark, Python and Java."""
+    """The counts of one part on one Spark, Python and Java."""
 
     HEADER: ClassVar[str] = (
         f"{'Spark':6} {'Python':6} {'Java':4} {'part':13} "

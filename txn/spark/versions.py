@@ -24,6 +24,7 @@ __all__ = [
     "LINES",
     "Line",
     "Spark",
+    "line_of",
     "pyspark_version",
     "release_of",
     "running_spark",
@@ -47,6 +48,10 @@ class Line:
     """The release of Delta that goes with it."""
     named_for_spark: bool
     """True if the name of Delta's jar has the line in it."""
+    scala: str
+    """Scala's version in the names of jars, if Spark's jars are in no folder that could tell."""
+    hadoop: str
+    """The version of its Hadoop client, likewise."""
     kafka: str
     """The newest release of the line whose Kafka source is on Maven Central."""
     javas: tuple[int, ...]
@@ -55,12 +60,46 @@ class Line:
     """The major version of Java that took out what its Hadoop calls."""
 
 
-_NO_24: dict[str, int] = {"fails_from_java": 24}
 LINES: Mapping[str, Line] = {
-    "3.5": Line("3.5.9", "3.3.3", named_for_spark=False, kafka="3.5.7", javas=(17,), **_NO_24),
-    "4.0": Line("4.0.5", "4.4.0", named_for_spark=True, kafka="4.0.4", javas=(17, 21), **_NO_24),
-    "4.1": Line("4.1.4", "4.4.0", named_for_spark=True, kafka="4.1.3", javas=(17, 21), **_NO_24),
-    "4.2": Line("4.2.0", "4.4.0", named_for_spark=True, kafka="4.2.0", javas=(17, 21, 25)),
+    "3.5": Line(
+        "3.5.9",
+        delta="3.3.3",
+        named_for_spark=False,
+        scala="2.12",
+        hadoop="3.3.4",
+        kafka="3.5.7",
+        javas=(17,),
+        fails_from_java=24,
+    ),
+    "4.0": Line(
+        "4.0.5",
+        delta="4.4.0",
+        named_for_spark=True,
+        scala="2.13",
+        hadoop="3.4.1",
+        kafka="4.0.4",
+        javas=(17, 21),
+        fails_from_java=24,
+    ),
+    "4.1": Line(
+        "4.1.4",
+        delta="4.4.0",
+        named_for_spark=True,
+        scala="2.13",
+        hadoop="3.4.2",
+        kafka="4.1.3",
+        javas=(17, 21),
+        fails_from_java=24,
+    ),
+    "4.2": Line(
+        "4.2.0",
+        delta="4.4.0",
+        named_for_spark=True,
+        scala="2.13",
+        hadoop="3.5.0",
+        kafka="4.2.0",
+        javas=(17, 21, 25),
+    ),
 }
 """Major and minor version of Spark -> what goes with it."""
 
@@ -72,14 +111,14 @@ class Spark:
     version: str
     scala: str
     """Scala's version in the names of jars: 2.13."""
-    hadoop: str | None
-    """The version of Hadoop's client among its jars; None if it is not there."""
+    hadoop: str
+    """The version of its Hadoop client."""
     line: Line
 
     @property
     def minor(self) -> str:
         """Its major and minor version: 4.2."""
-        return _minor(self.version)
+        return line_of(self.version)
 
     @property
     def delta_artifact(self) -> str:
@@ -101,11 +140,7 @@ class Spark:
     @property
     def s3a_package(self) -> str:
         """The Maven package for `s3a://`; Hadoop's other jars must have the same version."""
-        return f"org.apache.hadoop:hadoop-aws:{release_of(self.hadoop or _HADOOP_OF[self.minor])}"
-
-
-# For a driver without Spark's jars in a folder.
-_HADOOP_OF = {"3.5": "3.3.4", "4.0": "3.4.1", "4.1": "3.4.2", "4.2": "3.5.0"}
+        return f"org.apache.hadoop:hadoop-aws:{release_of(self.hadoop)}"
 
 
 def spark_home() -> Path:
@@ -120,7 +155,11 @@ def spark_home() -> Path:
 
 def shipped_jars() -> list[Path]:
     """Return Spark's own jars; empty if they are elsewhere (a driver on YARN)."""
-    return sorted((spark_home() / "jars").glob("*.jar"))
+    return _jars_of(spark_home())
+
+
+def _jars_of(home: Path) -> list[Path]:
+    return sorted((home / "jars").glob("*.jar"))
 
 
 @lru_cache(maxsize=1)
@@ -149,34 +188,34 @@ def running_spark() -> Spark:
         SetupError: there is no pyspark, pyspark is of another line than Spark's jars, or nothing
             here was ever run on this line.
     """
-    return _spark_in(os.environ.get("SPARK_HOME"))
+    return _spark_at(spark_home())
 
 
 @lru_cache(maxsize=4)
-def _spark_in(_home: str | None) -> Spark:
-    names = [jar.name for jar in shipped_jars()]
+def _spark_at(home: Path) -> Spark:
+    names = [jar.name for jar in _jars_of(home)]
     core = next(filter(None, map(_CORE.fullmatch, names)), None)
     hadoop = next(filter(None, map(_HADOOP.fullmatch, names)), None)
     driver = pyspark_version()
     version = core["version"] if core else driver
-    if _minor(version) != _minor(driver):
+    if line_of(version) != line_of(driver):
         raise SetupError(
-            f"pyspark {driver} cannot drive Spark {version} at '{spark_home()}'. Put the pyspark "
+            f"pyspark {driver} cannot drive Spark {version} at '{home}'. Put the pyspark "
             "of that Spark first (PYTHONPATH=$SPARK_HOME/python:$SPARK_HOME/python/lib/py4j-*.zip),"
             " or unset SPARK_HOME.",
             number="TXN-218",
         )
-    line = LINES.get(_minor(version))
+    line = LINES.get(line_of(version))
     if line is None:
         newest = list(LINES.values())[-1].newest
         raise SetupError(
-            f"Spark {version} at '{spark_home()}' is not supported: this release was run on Spark "
+            f"Spark {version} at '{home}' is not supported: this release was run on Spark "
             f"{', '.join(LINES)}, for which Delta has releases. Use Spark {newest}: {_INSTALL} in "
             "an environment without another Spark.",
             number="TXN-218",
         )
-    scala = core["scala"] if core else ("2.12" if _minor(version) == "3.5" else "2.13")
-    return Spark(version, scala, hadoop["version"] if hadoop else None, line)
+    scala = core["scala"] if core else line.scala
+    return Spark(version, scala, hadoop["version"] if hadoop else line.hadoop, line)
 
 
 def release_of(version: str) -> str:
@@ -185,7 +224,8 @@ def release_of(version: str) -> str:
     return match[0] if match else version
 
 
-def _minor(version: str) -> str:
+def line_of(version: str) -> str:
+    """Return the line of a release: 4.2 of 4.2.0."""
     return ".".join(version.split(".")[:2])
 
 
