@@ -5,8 +5,8 @@ they are on Java's own class path, which allows an archive of loaded classes. A 
 come as `spark.jars`, after that class path, so the archive still fits.
 `python -m txn.session` fetches the jars and makes that archive, once per machine.
 
-Quiet: Spark's log goes to stderr from level ERROR on, and the one warning of Java without a switch
-is filtered out (`txn/machine/spark_conf/`).
+Quiet: Spark's log goes to stderr from level ERROR on, and Java's warnings without a switch are
+filtered out (`txn/machine/spark_conf/`).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from txn.errors import SetupError
 from txn.machine.jars import delta_jars, package_jars
 from txn.machine.java import find_java
+from txn.machine.packaged import on_disk
 from txn.session import delta_session, prepare, session_conf
 from txn.spark.submission import submitted
 from txn.spark.versions import running_spark
@@ -85,6 +86,23 @@ def test_a_start_says_nothing(tmp_path: Path) -> None:
     assert (said.stdout, said.stderr) == ("9\nFalse\nDIVIDE_BY_ZERO\n", "")
     assert said.returncode == 0
     assert sorted(os.listdir(tmp_path)) == ["t"]
+
+
+def test_java_is_heard_but_for_what_spark_asks_of_it() -> None:
+    """Of Java's lines only the warnings are dropped that Spark's own options cause: one on every
+    Java, and one more from Java 24 on.
+    """
+    dropped = (
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "WARNING: package sun.security.action not in java.base",
+    )
+    heard = ("WARNING: package x not in java.base", f"{dropped[1]} either", "Error: no memory")
+    script = 'source "$1/spark-env.sh"; shift; printf "%s\\n" "$@" >&2'
+    folder = on_disk("txn.machine", "spark_conf")
+    said = subprocess.run(
+        ["bash", "-c", script, "bash", folder, *heard, *dropped], capture_output=True, text=True
+    )
+    assert said.stderr.splitlines() == list(heard)
 
 
 START = (
