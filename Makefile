@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos test-matrix test-environments lint bench docs clean
+.PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos test-matrix test-environments smoke lint bench docs clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 # Some images forbid it, and then each of a thousand processes compiles all modules anew.
@@ -47,6 +47,7 @@ help: ## list the targets
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make test-matrix  the same tests on every Spark, Python and Java (hours; ARGS=--quick: fewer)"
 	@echo "make test-environments  install the wheel beside each Spark, with pip and with uv"
+	@echo "make smoke   an empty environment: install the wheel, first batch, spark-submit by wheel and zip"
 	@echo "make screenshots  draw the pictures of docs/dashboard.md, and record its run anew"
 	@echo "make docs    build the site of the documentation into build/site, and check its links"
 	@echo "make lint    check format, style, types and who imports whom"
@@ -91,6 +92,9 @@ test-matrix: $(JARS) $(KAFKA) $(S3) ## every Spark, Python and Java that go toge
 
 test-environments: $(STAMP) ## install the wheel where users have Spark, with pip and with uv
 	@$(PY) -m tests.matrix.environments $(ARGS)
+
+smoke: $(STAMP) ## from pip install to the first committed batch, in an empty environment
+	@$(PY) -m tests.matrix.smoke $(ARGS)
 
 screenshots: $(JARS) $(BROWSER) $(PROMETHEUS) ## the pictures of docs/dashboard.md, and its recorded run
 	@$(PY) -m tests.dashboard.screenshots

@@ -1,11 +1,12 @@
 """From `pip install` to the first committed batch, in an empty environment outside the repository.
 
-    python -m tests.matrix.smoke [WHEEL] [--python PYTHON] [--keep]
+    make smoke ARGS='[WHEEL] [--python PYTHON] [--keep]'
 
 Builds the wheel if none is given. Prints seconds and sizes of each step. A home folder of its own
 has no cache, so the jars are fetched too. Then such projects are submitted to a standalone master
 on this machine, with txn as `--py-files`: as a wheel, and as a zip. Exits with an error at the
-first step that fails or commits something else.
+first step that fails or commits something else. The index has pyspark as sources only: a folder of
+wheels in PIP_FIND_LINKS saves minutes.
 """
 
 from __future__ import annotations

@@ -16,11 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
 from tests.faults.harness import ROOT, wait_for
 from tests.releases.stage import Stage
 from tests.releases.stored import Kept, nodes_below, stamp
-from tests.releases.topology import CORRECTED, FILES, NAME, expected_rows
+from tests.releases.topology import CHECKPOINTED, CORRECTED, FILES, NAME, expected_rows
 from tests.zookeeper.progress_store import bare_client
+from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version
 from txn.embedded import EmbeddedZooKeeper
 
 PROGRAM = f"{Path(__file__).with_name('topology.py')}:topology"
@@ -61,6 +64,20 @@ class Writer:
         self.txn("rows", "replay", PROGRAM, "--stream", "files", *which, "open.csv")
         stamp(self.folder / "in")
 
+    def checkpoint_often(self, *tables: str) -> None:
+        """Set the interval of checkpoints so low that short logs have one."""
+        for name in tables:
+            table = DeltaTable(self.folder / "tables" / name)
+            table.alter.set_table_properties({"delta.checkpointInterval": "3"})
+
+    def checkpoint(self, table: str) -> int:
+        """Return the version of a table's newest checkpoint."""
+        version = checkpoint_version(
+            (self.folder / "tables" / table / LAST_CHECKPOINT).read_bytes()
+        )
+        assert version is not None
+        return version
+
     def logs(self, *tables: str) -> str:
         """Return the logs of tables."""
         files = (self.folder / "tables" / name / "_delta_log" for name in tables)
@@ -82,6 +99,7 @@ def leave_behind(writer: Writer) -> None:
     """Come to a state with a group, a quarantine, bad rows, open batches and requests."""
     writer.files(0, 1, 2)
     writer.run(events=6, notes=3, open=3)
+    writer.checkpoint_often(*CHECKPOINTED)
     writer.run(events=14, notes=3, config={"max_group_commit": 1})
     aside = [entry["txid"] for entry in writer.txn("quarantine", "list", NAME)["quarantine"]]
     assert len(aside) == 3, aside
@@ -96,6 +114,8 @@ def leave_behind(writer: Writer) -> None:
     writer.txn("export", NAME, "-o", "progress.json")
     for mark in ("txn_compaction", "txn_settled", "txn_fence", '"members":[{'):
         assert mark in writer.logs("log", "event_log"), mark
+    for name in CHECKPOINTED:
+        assert 0 < writer.checkpoint(name) < DeltaTable(writer.folder / "tables" / name).version()
 
 
 def main() -> None:

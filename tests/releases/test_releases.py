@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from committers.state_table import StateTable
 from tests.faults.support import rows_of
 from tests.releases.stored import RELEASES, Kept, write_nodes
-from tests.releases.topology import COLUMNS, CORRECTED, NAME, upgraded
+from tests.releases.topology import COLUMNS, CORRECTED, NAME, STATES, upgraded
 from tests.zookeeper.progress_store import bare_client
 from txn.cli.app import cli
 from txn.errors import TableRefusedError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper
 
 PROGRAM = f"{Path(__file__).with_name('topology.py')}:topology"
-STATES = ("totals", "log", "event_totals", "event_log")
 QUARANTINED = (4, 5, 6)
 """The quarantined txids; the replay of 5 is requested, and 6 is to be dropped."""
 

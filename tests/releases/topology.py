@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "CHECKPOINTED",
     "COLUMNS",
     "CORRECTED",
     "EVENTS",
     "FILES",
     "NAME",
     "NOTES",
+    "STATES",
     "expected_rows",
     "topology",
     "upgraded",
@@ -64,10 +66,16 @@ COLUMNS = {
     "events": ("k", "v"),
     "event_totals": ("k", "n", "total"),
     "event_log": ("k", "n", "total"),
+    "balances": ("k", "balance"),
+    "balance_log": ("k", "balance"),
     "notes": ("number", "characters"),
     "bad": ("stream", "rule", "row"),
 }
 """Table -> the columns that are compared."""
+STATES = ("totals", "log", "event_totals", "event_log", "balances", "balance_log")
+"""The state tables; the last two drop a key whose balance is 0."""
+CHECKPOINTED = ("log", "events", "balances", "balance_log")
+"""The tables whose logs have checkpoints: of each layout, one with and one without removal."""
 
 
 class Span(BaseModel):
@@ -174,16 +182,27 @@ def upgraded(
     stream.partition_persist(AppendTable("tables/events", "opaque"))
     for state in _states("event_totals", "event_log", "opaque"):
         stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
+    changes = stream.transform(_changes)
+    for state in _states("balances", "balance_log", "opaque", remove_where="balance = 0"):
+        changes.group_by("k").persistent_aggregate(state, balance=Sum("change"))
     texts = made.stream("notes", Notes(notes))
     texts.partition_persist(AppendTable("tables/notes", "transactional"))
     return made
 
 
-def _states(upsert: str, log: str, semantics: str) -> tuple[StateTable, StateTable]:
+def _changes(events: DataFrame) -> DataFrame:
+    """Turn events into changes of a balance, which often becomes 0."""
+    return events.selectExpr("k", "IF(v % 8 < 4, 1L, -1L) AS change")
+
+
+def _states(
+    upsert: str, log: str, semantics: str, remove_where: str | None = None
+) -> tuple[StateTable, StateTable]:
     """Return a state in each layout."""
+    one: dict[str, Any] = {"semantics": semantics, "remove_where": remove_where}
     return (
-        StateTable(f"tables/{upsert}", semantics, buckets=1),
-        StateTable(f"tables/{log}", semantics, "log", compact_files=2, compact_share=1),
+        StateTable(f"tables/{upsert}", **one, buckets=1),
+        StateTable(f"tables/{log}", **one, layout="log", compact_files=2, compact_share=1),
     )
 
 
@@ -207,6 +226,8 @@ def expected_rows() -> dict[str, list[list[Any]]]:
     events = [event for event in EVENTS if event[1] not in DROPPED]
     totals = [[k, len(v), sum(v), max(v)] for k, v in _by_key([*good, *corrected]).items()]
     event_totals = [[k, len(v), sum(v)] for k, v in _by_key(events).items()]
+    changes = _by_key([(key, 1 if value % 8 < 4 else -1) for key, value in events])
+    balances = [(key, sum(values)) for key, values in changes.items() if sum(values)]
     tables = {
         "rows": [*good, *corrected],
         "totals": totals,
@@ -214,6 +235,8 @@ def expected_rows() -> dict[str, list[list[Any]]]:
         "events": events,
         "event_totals": event_totals,
         "event_log": event_totals,
+        "balances": balances,
+        "balance_log": balances,
         "notes": [(number, _characters(number)) for number in range(NOTES)],
         "bad": [_bad(key, value) for key, value in parsed if (key, value) not in good],
     }
