@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from tests.faults.harness import ROOT, wait_for
 from tests.releases.stage import Stage
 from tests.releases.stored import Kept, nodes_below, stamp
-from tests.releases.topology import CHECKPOINTED, CORRECTED, FILES, NAME, expected_rows
+from tests.releases.topology import CHECKPOINTED, CORRECTED, FILES, NAME, REMOVING, expected_rows
 from tests.zookeeper.progress_store import bare_client
 from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version
 from txn.embedded import EmbeddedZooKeeper
@@ -31,7 +31,7 @@ ONE_BY_ONE = {"max_group_processing": 1, "max_group_commit": 2}
 
 
 class Writer:
-    """The topology in a folder, run by process after process."""
+    """The topologies in a folder, run by process after process."""
 
     def __init__(self, folder: Path, hosts: str) -> None:
         self.folder, self.hosts = folder, hosts
@@ -78,6 +78,13 @@ class Writer:
         assert version is not None
         return version
 
+    def expire(self, table: str) -> None:
+        """Delete what the clean-up of a log deletes when its retention has passed."""
+        last = self.checkpoint(table)
+        for path in (self.folder / "tables" / table / "_delta_log").glob("[0-9]*"):
+            if int(path.name.partition(".")[0]) < last:
+                path.unlink()
+
     def logs(self, *tables: str) -> str:
         """Return the logs of tables."""
         files = (self.folder / "tables" / name / "_delta_log" for name in tables)
@@ -99,7 +106,7 @@ def leave_behind(writer: Writer) -> None:
     """Come to a state with a group, a quarantine, bad rows, open batches and requests."""
     writer.files(0, 1, 2)
     writer.run(events=6, notes=3, open=3)
-    writer.checkpoint_often(*CHECKPOINTED)
+    writer.checkpoint_often("totals", "log")
     writer.run(events=14, notes=3, config={"max_group_commit": 1})
     aside = [entry["txid"] for entry in writer.txn("quarantine", "list", NAME)["quarantine"]]
     assert len(aside) == 3, aside
@@ -114,6 +121,21 @@ def leave_behind(writer: Writer) -> None:
     writer.txn("export", NAME, "-o", "progress.json")
     for mark in ("txn_compaction", "txn_settled", "txn_fence", '"members":[{'):
         assert mark in writer.logs("log", "event_log"), mark
+
+
+def leave_removed_keys(writer: Writer) -> None:
+    """Come to a state with removed keys, and a txid that one of two tables has."""
+    writer.run(events=8)
+    writer.checkpoint_often("balances", "balance_log")
+    writer.run(events=18)
+    writer.run(events=22, kill=True)
+    with bare_client(writer.hosts) as client:
+        wait_for(
+            lambda: not client.exists(f"/txn/{REMOVING}/leader"), what="the end of the session"
+        )
+    writer.txn("export", REMOVING, "-o", "removing.json")
+    writer.expire("balances")
+    writer.expire("balance_log")
     for name in CHECKPOINTED:
         assert 0 < writer.checkpoint(name) < DeltaTable(writer.folder / "tables" / name).version()
 
@@ -126,9 +148,15 @@ def main() -> None:
     kept = Kept(version("txn-spark"))
     try:
         with EmbeddedZooKeeper(folder / ".zookeeper") as server:
-            leave_behind(Writer(folder, server.hosts))
+            writer = Writer(folder, server.hosts)
+            leave_behind(writer)
+            leave_removed_keys(writer)
             with bare_client(server.hosts) as client:
-                nodes = dict(nodes_below(client, f"/txn/{NAME}"))
+                nodes = {
+                    path: data
+                    for name in (NAME, REMOVING)
+                    for path, data in nodes_below(client, f"/txn/{name}")
+                }
         kept.pack(folder, nodes, expected_rows())
     finally:
         shutil.rmtree(folder)

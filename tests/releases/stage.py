@@ -1,4 +1,4 @@
-"""One run of the topology in a process of its own: `python -m tests.releases.stage '{...}'`."""
+"""One run of a topology in a process of its own: `python -m tests.releases.stage '{...}'`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from tests.faults.harness import wait_for
 from tests.one_by_one import OneByOne
-from tests.releases.topology import upgraded
+from tests.releases.topology import removing, upgraded
 from txn import TransactionAttempt
 from txn.engine.base.killpoints import observe
 from txn.engine.running import RunningTopology
@@ -24,11 +24,12 @@ class Stage(BaseModel):
 
     zookeeper: str
     events: int
-    notes: int
+    notes: int | None = None
+    """None: the topology is `removing`."""
     open: int = 0
     """The first commit turn waits until so many txids are processed: it or the next is a group."""
     kill: bool = False
-    """True: the process dies when the first table has the first group."""
+    """True: the process dies when the first table has the first group; or txid, without groups."""
     config: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -48,8 +49,8 @@ class Director:
                 what=lambda: f"txids that make a group: {self._phases()}",
             )
             self._is_held = False
-        in_group = self._phases().count("committing") > 1
-        if point == "between-publications" and self._stage.kill and in_group:
+        is_due = self._stage.notes is None or self._phases().count("committing") > 1
+        if point == "between-publications" and self._stage.kill and is_due:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _ready(self) -> int:
@@ -69,7 +70,10 @@ def main(stage: Stage) -> None:
     spark = delta_session(
         "txn-releases", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}
     )
-    topology = upgraded(stage.events, stage.notes, mended=False, **stage.config)
+    if stage.notes is None:
+        topology = removing(stage.events)
+    else:
+        topology = upgraded(stage.events, stage.notes, mended=False, **stage.config)
     director.running = topology.start(spark, zookeeper=stage.zookeeper, until="caught_up")
     director.running.await_termination()
     spark.stop()

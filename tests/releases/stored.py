@@ -2,7 +2,7 @@
 
 tests/releases/<release>/
     znodes.json         path below the chroot -> text, or {"base64": ...}
-    progress.json.gz    `txn export`
+    *.json.gz           `txn export` of each topology
     tables/, in/        folders of Delta tables, and of the files that are read
     rows.json           table -> the rows that it must have at the end
 """
@@ -57,8 +57,8 @@ class Kept:
             # `copyfile`: the times are those of this copy, so nothing has passed its retention.
             shutil.copytree(self.folder / name, folder / name, copy_function=shutil.copyfile)
         stamp(folder / "in")
-        packed = (self.folder / "progress.json.gz").read_bytes()
-        (folder / "progress.json").write_bytes(gzip.decompress(packed))
+        for packed in self.folder.glob("*.json.gz"):
+            (folder / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
 
     def pack(
         self, folder: Path, nodes: Mapping[str, bytes], rows: Mapping[str, list[list[Any]]]
@@ -67,8 +67,9 @@ class Kept:
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("tables", "in"):
             shutil.copytree(folder / name, self.folder / name)
-        progress = (folder / "progress.json").read_bytes()
-        (self.folder / "progress.json.gz").write_bytes(gzip.compress(progress, mtime=0))
+        for export in folder.glob("*.json"):
+            packed = gzip.compress(export.read_bytes(), mtime=0)
+            (self.folder / f"{export.name}.gz").write_bytes(packed)
         texts = {path: _text(data) for path, data in sorted(nodes.items())}
         (self.folder / "znodes.json").write_text(json.dumps(texts, indent=1) + "\n", "ascii")
         lines = ",\n".join(f'"{name}": {json.dumps(table)}' for name, table in rows.items())

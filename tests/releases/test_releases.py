@@ -14,17 +14,27 @@ from deltalake import DeltaTable
 from committers.state_table import StateTable
 from tests.faults.support import rows_of
 from tests.releases.stored import RELEASES, Kept, write_nodes
-from tests.releases.topology import COLUMNS, CORRECTED, NAME, STATES, upgraded
+from tests.releases.topology import (
+    COLUMNS,
+    CORRECTED,
+    NAME,
+    REMOVING,
+    STATES,
+    removing,
+    upgraded,
+)
 from tests.zookeeper.progress_store import bare_client
 from txn.cli.app import cli
 from txn.errors import TableRefusedError
+from txn.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
 
-PROGRAM = f"{Path(__file__).with_name('topology.py')}:topology"
+PROGRAMS = Path(__file__).with_name("topology.py")
+PROGRAM = f"{PROGRAMS}:topology"
 QUARANTINED = (4, 5, 6)
 """The quarantined txids; the replay of 5 is requested, and 6 is to be dropped."""
 
@@ -52,12 +62,14 @@ class World:
             write_nodes(client, {self.chroot + at: data for at, data in self.kept.nodes.items()})
 
     def from_export(self) -> None:
-        """Import the export into an ensemble that knows nothing."""
+        """Import the exports into an ensemble that knows nothing."""
         self.txn("import", "progress.json")
+        self.txn("import", "removing.json")
 
     def from_tables(self) -> None:
         """Rebuild ZooKeeper's state from the tables; the requests are made again."""
         assert self.txn("recover", PROGRAM, "--yes")["written"]
+        assert self.txn("recover", f"{PROGRAMS}:{REMOVING}", "--yes")["written"]
         self.txn("quarantine", "replay", NAME, "5")
         self.txn("quarantine", "drop", NAME, "6")
         self.unrecorded = tuple(Path("in").glob("txn-rows-*"))
@@ -67,9 +79,9 @@ class World:
         entries = self.txn("quarantine", "list", NAME)["quarantine"]
         return {entry["txid"]: entry["replay"] for entry in entries}
 
-    def run(self, spark: SparkSession) -> None:
+    def run(self, spark: SparkSession, topology: Topology) -> None:
         """Continue with this code until all input is read."""
-        upgraded().run(spark, zookeeper=self.hosts, until="caught_up", progress=False)
+        topology.run(spark, zookeeper=self.hosts, until="caught_up", progress=False)
 
     def correct(self) -> None:
         """Replay, corrected, the rows that the release has set aside last."""
@@ -106,17 +118,19 @@ def world(
 def test_what_a_release_left_behind_is_continued(
     world: World, spark: SparkSession, way: str
 ) -> None:
-    """What an earlier release left behind, open batches, a group, quarantined txids, bad rows and
-    requests, is continued exactly once, from its ZooKeeper, its export or its tables alone.
+    """What an earlier release left behind, open batches, a group, quarantined txids, bad rows,
+    requests, removed keys and checkpoints, is continued exactly once, from its ZooKeeper, its
+    exports or its tables alone.
     """
     {"nodes": world.from_nodes, "export": world.from_export, "tables": world.from_tables}[way]()
     assert tuple(world.quarantined()) == QUARANTINED
-    world.run(spark)
+    world.run(spark, upgraded())
     assert world.quarantined() == {4: None}
     world.txn("quarantine", "replay", NAME, "4")
     world.correct()
-    world.run(spark)
+    world.run(spark, upgraded())
     assert world.quarantined() == {}
+    world.run(spark, removing())
     assert world.kept.rows == {name: world.rows(spark, name) for name in COLUMNS}
 
 
@@ -129,7 +143,8 @@ def test_a_successors_node_of_every_kind_is_refused_by_name(world: World) -> Non
             if not data.startswith(b'{"version":1'):
                 continue  # a folder, or part of a record
             client.set(world.chroot + path, data.replace(b'{"version":1', b'{"version":2', 1))
-            result = CliRunner().invoke(cli, ["export", NAME, "--zookeeper", world.hosts])
+            name = path.split("/")[2]
+            result = CliRunner().invoke(cli, ["export", name, "--zookeeper", world.hosts])
             told = f"ZooKeeper node '{world.chroot}{path}' has format version 2, and this program"
             refused.append((path, told in result.output))
             client.set(world.chroot + path, data)
@@ -148,7 +163,7 @@ def test_a_successors_table_is_refused_by_name(
     table.alter.set_table_properties({"txn.format": "2"}, raise_if_not_exists=False)
     message = rf"Table tables/{name} has format version 2, and this program knows 1\. Run the ver"
     with pytest.raises(TableRefusedError, match=message):
-        world.run(spark)
+        world.run(spark, upgraded())
     if name in STATES:
         with pytest.raises(TableRefusedError, match=message):
             StateTable(f"tables/{name}").read(spark)

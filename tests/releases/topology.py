@@ -1,4 +1,4 @@
-"""The topology whose state every release leaves behind, its input, and the rows of its end.
+"""The topologies whose state every release leaves behind, their input, and the rows of its end.
 
 Tables, files and patterns are named relative to the working directory, so the state belongs to no
 machine. The records below belong to what is kept in tests/releases: a change of them needs new
@@ -31,13 +31,17 @@ __all__ = [
     "FILES",
     "NAME",
     "NOTES",
+    "REMOVING",
     "STATES",
     "expected_rows",
+    "removing",
     "topology",
     "upgraded",
 ]
 
 NAME = "upgraded"
+REMOVING = "removing"
+"""The names of the two topologies."""
 FILES = (
     "a,1 b,x c,-3",
     "a,4",
@@ -73,9 +77,9 @@ COLUMNS = {
 }
 """Table -> the columns that are compared."""
 STATES = ("totals", "log", "event_totals", "event_log", "balances", "balance_log")
-"""The state tables; the last two drop a key whose balance is 0."""
-CHECKPOINTED = ("log", "events", "balances", "balance_log")
-"""The tables whose logs have checkpoints: of each layout, one with and one without removal."""
+"""The last two drop a key whose balance is 0."""
+CHECKPOINTED = ("totals", "log", "balances", "balance_log")
+"""The tables whose logs have checkpoints."""
 
 
 class Span(BaseModel):
@@ -182,11 +186,20 @@ def upgraded(
     stream.partition_persist(AppendTable("tables/events", "opaque"))
     for state in _states("event_totals", "event_log", "opaque"):
         stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
-    changes = stream.transform(_changes)
-    for state in _states("balances", "balance_log", "opaque", remove_where="balance = 0"):
-        changes.group_by("k").persistent_aggregate(state, balance=Sum("change"))
     texts = made.stream("notes", Notes(notes))
     texts.partition_persist(AppendTable("tables/notes", "transactional"))
+    return made
+
+
+def removing(events: int = len(EVENTS)) -> Topology:
+    """Return the topology whose states drop keys, so that it has no groups, over the first events.
+
+    A balance is what its changes add up to, however often its key was dropped in between.
+    """
+    made = Topology(REMOVING, TopologyConfig(zookeeper_acl="open"))
+    changes = made.stream("events", Events(events, mended=True)).transform(_changes)
+    for state in _states("balances", "balance_log", "opaque", remove_where="balance = 0"):
+        changes.group_by("k").persistent_aggregate(state, balance=Sum("change"))
     return made
 
 
@@ -226,7 +239,7 @@ def expected_rows() -> dict[str, list[list[Any]]]:
     events = [event for event in EVENTS if event[1] not in DROPPED]
     totals = [[k, len(v), sum(v), max(v)] for k, v in _by_key([*good, *corrected]).items()]
     event_totals = [[k, len(v), sum(v)] for k, v in _by_key(events).items()]
-    changes = _by_key([(key, 1 if value % 8 < 4 else -1) for key, value in events])
+    changes = _by_key([(key, 1 if value % 8 < 4 else -1) for key, value in EVENTS])
     balances = [(key, sum(values)) for key, values in changes.items() if sum(values)]
     tables = {
         "rows": [*good, *corrected],
