@@ -51,7 +51,11 @@ class Part:
 
 
 PARTS = (
-    Part("core", ("tests/spark", "tests/delta"), ("tests/machine/test_jars.py",)),
+    Part(
+        "core",
+        ("tests/spark", "tests/delta"),
+        ("tests/machine/test_jars.py", "tests/committers/staging/test_writing.py"),
+    ),
     Part("aggregates", ("tests/committers/aggregates",)),
     Part(
         "files",
