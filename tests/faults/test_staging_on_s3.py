@@ -14,6 +14,7 @@ import pytest
 
 from tests.stores.proxy import Fail, Late, LoseAnswer, Proxy, Request, puts
 from tests.stores.s3 import S3Server
+from txn.spark.versions import running_spark
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = "local[2,3]"
@@ -214,13 +215,16 @@ def test_executors_look_once_at_a_file_that_the_log_tells_of(far_place: Any) -> 
     stager.do("publish")
     proxy.forget()
     assert stager.do("prepare") == {"adds": 16, "removes": 16}
+    # Spark 4.0 and older open a Parquet file twice, and look at it before each time.
+    looks, reads = (4 * 16, 3 * 16) if running_spark().minor in ("3.5", "4.0") else (16, 16)
     # Put, looked at by its task; its footer and its size for the driver; read.
-    assert asked(proxy, "/_txn/") == {"PUT": 16, "HEAD": 16 + 16 + 16, "GET": 16 + 16}
+    assert asked(proxy, "/_txn/") == {"PUT": 16, "HEAD": 16 + 16 + looks, "GET": 16 + reads}
     # Read; put, looked at by its task.
-    assert asked(proxy, "/data/") == {"HEAD": 16 + 16, "GET": 16, "PUT": 16}
-    assert len(proxy.log) == 48 + 114
+    assert asked(proxy, "/data/") == {"HEAD": looks + 16, "GET": reads, "PUT": 16}
+    total = 48 + 114 + 2 * (looks - 16 + reads - 16)
+    assert len(proxy.log) == total
     stager.do("publish")
-    assert len(proxy.log) == 162 + 20 + 2
+    assert len(proxy.log) == total + 20 + 2
     assert stager.do("read") == {"c": 1000, "n": 2 * 1000, "v": 2 * 999_000}
 
 

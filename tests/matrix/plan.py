@@ -51,7 +51,16 @@ class Part:
 
 
 PARTS = (
-    Part("core", ("tests/spark", "tests/delta"), ("tests/machine/test_jars.py",)),
+    Part(
+        "core",
+        ("tests/spark", "tests/delta"),
+        (
+            "tests/machine/test_jars.py",
+            "tests/committers/staging/test_writing.py",
+            "tests/engine/test_failures.py",
+            "tests/engine/test_reported_causes.py",
+        ),
+    ),
     Part("aggregates", ("tests/committers/aggregates",)),
     Part(
         "files",
@@ -69,7 +78,15 @@ PARTS = (
         ),
     ),
     Part("crashes", ("tests/faults/test_crash_matrix.py",), ("tests/faults/test_log_layout.py",)),
-    Part("kafka", ("tests/spouts/test_kafka_values.py",), ("tests/spouts/test_kafka.py",)),
+    Part(
+        "kafka",
+        ("tests/spouts/test_kafka_values.py", "tests/spouts/test_kafka_relation.py"),
+        (
+            "tests/spouts/test_kafka.py",
+            "tests/spouts/test_kafka_read.py",
+            "tests/faults/test_kafka.py",
+        ),
+    ),
     Part("s3", ("tests/spouts/test_delta_s3.py",), ("tests/faults/test_staging_on_s3.py",)),
     Part("differential", (), seeds=(5, 40)),
 )

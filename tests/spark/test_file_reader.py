@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spouts._uris import plain
 from tests.stores.proxy import Proxy
 from tests.stores.s3 import S3Server, storage_options
-from txn.spark import file_reader
+from txn.spark import file_reader, jvm
 from txn.spark.file_reader import KnownFile, known_parquet
 from txn.storage.storage import Storage
 
@@ -71,13 +71,20 @@ def test_columns_that_parquet_has_not_are_refused(spark: SparkSession, tmp_path:
 
 
 def test_a_session_without_a_jvm_cannot(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nor one whose Spark has other classes: the caller is told so."""
+    """Nor one whose Spark has other classes: the caller is told so, and the user once."""
     file = written(spark, tmp_path, "a.parquet", 3)
     elsewhere = cast("Any", spark._jvm).org.nowhere
     monkeypatch.setattr(file_reader, "jvm_of", lambda _: elsewhere)
-    assert known_parquet(spark, SCHEMA, [file], {}) is None
+    monkeypatch.setattr(jvm, "_slower", set())
+    for _ in range(2):
+        assert known_parquet(spark, SCHEMA, [file], {}) is None
+    (message,) = caplog.messages
+    assert "Every Parquet file is looked at before it is read" in message
     monkeypatch.setattr(file_reader, "jvm_of", lambda _: None)
     assert known_parquet(spark, SCHEMA, [file], {}) is None
 

@@ -6,6 +6,7 @@ the caller does the same through PySpark.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_to_driver",
     "are_stored_twice",
+    "faster",
     "has_class",
     "if_known",
     "jvm_of",
@@ -31,7 +33,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+log = logging.getLogger("txn")
 _loaded: set[str] = set()
+_slower: set[str] = set()
 _NO_CONNECT = (
     "Spark Connect is not supported. A topology runs in the driver, beside Spark's JVM. Run it "
     "there: with `spark-submit`, or with delta_session and the master of the cluster "
@@ -56,6 +60,19 @@ def if_known(call: Callable[[], T]) -> T | None:
         if type(error) is not Py4JError or "does not exist" not in str(error):
             raise
         return None
+
+
+def faster(call: Callable[[], T], instead: str) -> T | None:
+    """Take a faster way through Java's classes; None, and said once, where they are others.
+
+    Args:
+        instead: what is done then; a sentence.
+    """
+    result = if_known(call)
+    if result is None and instead not in _slower:
+        _slower.add(instead)
+        log.warning("This Spark has other Java classes than Apache's releases. %s", instead)
+    return result
 
 
 def refuse_connect(master: str | None, conf: Mapping[str, str] | None = None) -> None:

@@ -57,7 +57,8 @@ def test_both_ways_write_the_same_files(careless: SparkSession, tmp_path: Path, 
     rows: Any = own_session(careless).sql(f"{ROWS} FROM range(0, 100, 1, 1)")
     if way == "table":
         rows = WithoutJvm(rows)
-        assert FileWriter(storage.url(), {}).write(rows, "data/1-0-a") is None
+    own = FileWriter(storage.url(), {}).write(rows, "data/0-0-a")
+    assert (own is None) == (way == "table")
     found = RowWriter(storage, write_options(storage, "k")).write(rows, "data/1-0-a", "b")
     assert [file.partition for file in found] == [{"b": "0"}, {"b": "1"}]
     assert storage.files("data/1-0-a") == sorted((file.path, file.size) for file in found)
