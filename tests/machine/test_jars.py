@@ -103,7 +103,8 @@ def test_a_cache_that_cannot_be_made_is_named(env: dict[str, str], tmp_path: Pat
 
 
 SOURCE = "org.example:source_2.13:1.0"
-TOKENS = "spark-token-provider-kafka-0-10_2.13"
+TOKENS = f"spark-token-provider-kafka-0-10_{running_spark().scala}"
+FIRST_TOKENS = f"{running_spark().minor}.0-preview1"
 
 
 @pytest.fixture
@@ -122,9 +123,10 @@ def packages_env(env: dict[str, str]) -> dict[str, str]:
     )
     put(repository, "org.apache.commons", "commons-extra", "3")
     put(repository, "org.slf4j", "slf4j-api", "1")
-    for version_ in ("3.5.0", "4.1.0-preview1"):
+    for version_ in ("3.4.0", FIRST_TOKENS):
         put(repository, spark, TOKENS, version_)
-    versions = "<version>3.5.0</version><version>4.1.0-preview1</version><version>99.0</version>"
+    there = ("3.4.0", FIRST_TOKENS, "99.0")
+    versions = "".join(f"<version>{version_}</version>" for version_ in there)
     metadata = f"<metadata><versioning><versions>{versions}</versions></versioning></metadata>"
     (repository / "org/apache/spark" / TOKENS / "maven-metadata.xml").write_text(metadata)
     return env
@@ -136,7 +138,7 @@ def test_a_package_comes_with_what_spark_lacks(packages_env: dict[str, str]) -> 
     assert [jar.name for jar in jars] == [
         "commons-extra-3.jar",
         "source_2.13-1.0.jar",
-        f"{TOKENS}-4.1.0-preview1.jar",  # the newest that there is, not above Spark's version
+        f"{TOKENS}-{FIRST_TOKENS}.jar",  # the newest that there is, not above Spark's version
     ]
     assert package_jars([SOURCE], {**packages_env, "DEFAULT_ARTIFACT_REPOSITORY": "x:/"}) == jars
     assert {jar.parent.name for jar in jars} == {f"source_2.13-1.0-spark-{SPARK}"}
@@ -176,11 +178,13 @@ def test_what_is_no_package_is_refused(package: str) -> None:
 
 
 def test_of_amazons_sdk_the_parts_are_fetched(env: dict[str, str], tmp_path: Path) -> None:
-    """hadoop-aws comes with what it uses of the SDK, not with the bundle that it asks for."""
-    mirror, sdk = tmp_path / "mirror", "software.amazon.awssdk"
+    """hadoop-aws comes with what it uses of the SDK, if that can be had, not with the bundle."""
+    mirror, sdk, hadoop = tmp_path / "mirror", "software.amazon.awssdk", running_spark().hadoop
+    version = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}.get(hadoop)
     parts = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
-    put(mirror, "org.apache.hadoop", "hadoop-aws", "3.5.0", (sdk, "bundle", "2.35.4"))
+    put(mirror, "org.apache.hadoop", "hadoop-aws", hadoop, (sdk, "bundle", version or "1"))
     for name in ("bundle", *parts):
-        put(mirror, sdk, name, "2.35.4")
+        put(mirror, sdk, name, version or "1")
     found = [jar.name for jar in package_jars(S3A_PACKAGES, env)]
-    assert found == sorted(["hadoop-aws-3.5.0.jar", *(f"{name}-2.35.4.jar" for name in parts)])
+    needed = [f"{name}-{version}.jar" for name in parts] if version else ["bundle-1.jar"]
+    assert found == sorted([f"hadoop-aws-{hadoop}.jar", *needed])

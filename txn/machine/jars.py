@@ -16,7 +16,7 @@ from pathlib import Path
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.java import find_java, java_version
-from txn.spark.versions import Spark, running_spark, shipped_jars
+from txn.spark.versions import Spark, release_of, running_spark, shipped_jars
 
 __all__ = ["S3A_PACKAGES", "cache_folder", "class_archive", "delta_jars", "package_jars"]
 
@@ -51,9 +51,8 @@ _SDK_OF = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
 _SDK_PARTS = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
 
 # A part of Spark's Kafka source that repositories may lack for a version of Spark: take the newest
-# one there is. The lower bound is the first that was built for the same logging classes.
+# one of its line that there is.
 _TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10"  # noqa: S105 - a module
-_TOKEN_PROVIDER_SINCE = "4.1.0-preview1"  # noqa: S105 - a version, no password
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -189,7 +188,5 @@ def _package_request(package: str) -> Request:
 
 
 def _token_provider(spark: Spark) -> dict[str, str]:
-    name = f"{_TOKEN_PROVIDER}_{spark.scala}"
-    if spark.minor in ("3.5", "4.0"):  # there with every release
-        return {}
-    return {name: f"[{_TOKEN_PROVIDER_SINCE},{spark.version}]"}
+    versions = f"[{spark.minor}.0-preview1,{release_of(spark.version)}]"
+    return {f"{_TOKEN_PROVIDER}_{spark.scala}": versions}
