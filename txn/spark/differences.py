@@ -33,6 +33,7 @@ __all__ = [
     "java_exception_of",
     "java_sessions",
     "no_partitions_in_files",
+    "option_is_new_in",
     "parse_ddl",
     "setting",
     "slower_ways",
@@ -64,6 +65,22 @@ def slower_ways() -> dict[str, str]:
             "start Python workers, and take about three times as long."
         )
     return ways
+
+
+_OPTIONS = {
+    "extension": "4.0",
+    "singlevariantcolumn": "4.0",
+    "sortkeys": "4.2",
+    "timeformat": "4.2",
+    "useunsaferow": "4.0",
+}
+"""An option of Spark's readers, in small letters -> the Spark that brought it after 3.5."""
+
+
+def option_is_new_in(name: str) -> str | None:
+    """Return the Spark that brought a reader's option; None if the one that runs has it."""
+    version = _OPTIONS.get(name.lower())
+    return None if version is None or _is_at_least(version) else version
 
 
 def parse_ddl(text: str) -> DataType:
