@@ -66,6 +66,12 @@ def test_a_value_that_does_not_fit_is_null(spark: SparkSession) -> None:
     assert [row[0] for row in found] == [1, None, None]
 
 
+@pytest.mark.parametrize("kind", ["avro.datetime", "parquet.datetime", "parquet.int96"])
+def test_dates_of_old_are_read_as_they_are(spark: SparkSession, kind: str) -> None:
+    """Also in files that do not name their writer: by `delta_session` on every Spark."""
+    assert spark.conf.get(f"spark.sql.{kind}RebaseModeInRead") == "CORRECTED"
+
+
 def fails(value: int) -> int:
     """A function of the user's."""
     raise ValueError(value)

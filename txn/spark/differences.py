@@ -28,6 +28,7 @@ __all__ = [
     "as_utf8",
     "collect_distinct",
     "condition_of",
+    "defaults_for_dates",
     "first_rows",
     "is_utf8",
     "java_exception_of",
@@ -114,6 +115,19 @@ def setting(session: SparkSession, key: str) -> str | None:
         if _is_at_least("4.0"):  # which make the error a PySparkException
             raise
         return None
+
+
+_DATES = ("avro.datetime", "parquet.datetime", "parquet.int96")
+
+
+def defaults_for_dates() -> dict[str, str]:
+    """Return a session's settings for reading dates before 1582, where Spark's are not those of 4.
+
+    Spark 3.5 refuses such dates in files that do not name their writer: those of `txn optimize`.
+    """
+    if _is_at_least("4.0"):
+        return {}
+    return {f"spark.sql.{name}RebaseModeInRead": "CORRECTED" for name in _DATES}
 
 
 _CONDITIONS_OF_3_5 = {
