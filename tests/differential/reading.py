@@ -68,7 +68,7 @@ def _as_arrow(frame: DataFrame) -> pa.Table:
 
     if hasattr(frame, "toArrow"):
         return frame.toArrow()
-    batches = frame._collect_as_arrow()
+    batches = frame._collect_as_arrow()  # type: ignore[operator]
     return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
 
 
