@@ -27,6 +27,7 @@ from txn.machine.jars import class_archive, delta_jars, package_jars
 from txn.machine.java import find_java, in_utf8, java_for_spark, java_major, java_version
 from txn.machine.packaged import on_disk
 from txn.spark.causes import without_copies
+from txn.spark.differences import defaults_for_dates
 from txn.spark.gateway import start_shielded
 from txn.spark.jvm import add_to_driver, has_class, refuse_connect
 from txn.spark.submission import (
@@ -144,6 +145,7 @@ def session_conf(
         # takes longer than a batch saves by it, and with few groups it is not faster.
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         "spark.driver.defaultJavaOptions": _java_options(theirs, local=_cores(master) is not None),
+        **defaults_for_dates(),
         **_local_defaults(master),
     }
     # The submitter's other settings reach Spark by themselves.

@@ -30,6 +30,7 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> s
     Raises:
         TopologyError: the files have no column, or one without a type in Spark.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException
 
     options = {"inferSchema": True, "mergeSchema": True, **files.reading}
@@ -45,7 +46,7 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> s
     reader = spark.read.options(**options).format(files.form)
     try:
         read_schema = reader.load(paths).schema if paths else st.StructType()
-    except AnalysisException as error:
+    except (AnalysisException, Py4JJavaError) as error:  # in Spark 3.5 the job fails
         if (refused := _nanoseconds(files, names)) is None:
             raise
         raise refused from error

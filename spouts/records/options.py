@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from txn.errors import TopologyError
+from txn.spark.differences import option_is_new_in
+from txn.spark.versions import pyspark_version
 
 __all__ = ["check_options", "encoding_of", "is_known", "is_set", "lowered", "overlaid"]
 
@@ -78,16 +80,26 @@ def check_options(form: str, options: Iterable[str], spout: str, extra: str = ""
         extra: advice for the message: the place for options of other libraries.
 
     Raises:
-        TopologyError: an unknown option; names the closest ones.
+        TopologyError: an unknown option; names the closest ones. Or one of a newer Spark.
     """
     names = {name.lower(): name for name in _KNOWN[form]}
     for name in options:
         if name.lower() in names:
+            _refuse_newer(name, spout)
             continue
         near = [names[match] for match in get_close_matches(name.lower(), names, cutoff=0.6)]
         meant = f"Did you mean {' or '.join(near)}? " if near else ""
         raise TopologyError(
             f"{spout} has an option {name}, which Spark's reader of {form} does not know and "
             f"would pass over. {meant}Correct it, or leave it out. {extra}".rstrip(),
+            number="TXN-408",
+        )
+
+
+def _refuse_newer(name: str, spout: str) -> None:
+    if version := option_is_new_in(name):
+        raise TopologyError(
+            f"{spout} has an option {name}, which is new in Spark {version}: Spark "
+            f"{pyspark_version()} would pass over it. Leave it out, or use Spark {version}.",
             number="TXN-408",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.differential.values import element_of, fields_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["attempts_that_stand", "read_bad_rows", "read_tables"]
@@ -47,7 +48,7 @@ def read_tables(
             kinds = {**kinds, "txid": "bigint"}
         else:
             frame = state_table(step, folder).read(spark)
-            schema, rows = frame.schema, frame.toArrow
+            schema, rows = frame.schema, partial(_as_arrow, frame)
         actual = {field.name: field.dataType.simpleString() for field in schema}
         if actual != kinds:
             raise AssertionError(f"{step.id} has columns {actual} and should have {kinds}")
@@ -58,6 +59,17 @@ def read_tables(
             for row in zip(*table.values(), strict=True)
         ]
     return found
+
+
+def _as_arrow(frame: DataFrame) -> pa.Table:
+    """Collect rows; `DataFrame.toArrow` is new in Spark 4.0."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    batches = frame._collect_as_arrow()  # type: ignore[operator]
+    return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
 
 
 def read_bad_rows(program: Program, spark: SparkSession, folder: Path) -> dict[str, list[Row]]:
@@ -82,7 +94,7 @@ def read_bad_rows(program: Program, spark: SparkSession, folder: Path) -> dict[s
             [(row["txid"], row["row"]) for row in rows], "txid bigint, text string"
         )
         read = sf.from_json("text", schema_of(tuple(kinds.items())), {"mode": "FAILFAST"})
-        table = texts.select("txid", read.alias("row")).toArrow().to_pylist()
+        table = _as_arrow(texts.select("txid", read.alias("row"))).to_pylist()
         found[rule.id] = [
             {"txid": one["txid"]} | {n: _plain(one["row"][n], kind) for n, kind in kinds.items()}
             for one in table

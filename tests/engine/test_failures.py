@@ -11,12 +11,14 @@ from threading import Thread
 
 import pyspark.errors.utils
 import pytest
+from packaging.version import Version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType
 
 from txn.engine.base.failures import Blame, is_lost_work, judged
 from txn.spark.causes import Cause, cause_line
+from txn.spark.versions import pyspark_version
 
 SCHEMA = "k string, v bigint"
 FEW = ("plain", "aggregate", "broadcast join")
@@ -39,7 +41,7 @@ def poisons(spark: SparkSession, folder: Path) -> dict[str, tuple[Rows, str]]:
     return {
         "csv": (lambda: reader.csv(f"{folder}/a.csv"), "MALFORMED_RECORD_IN_PARSING"),
         "json": (lambda: reader.json(f"{folder}/a.json"), "field name 'v' and the value x"),
-        "gzip": (lambda: reader.csv(f"{folder}/cut.csv.gz"), "cut.csv.gz"),
+        "gzip": (lambda: reader.csv(f"{folder}/cut.csv.gz"), "Unexpected end of input stream"),
         "cast": (words_as(lambda: sf.col("v").cast("bigint")), "[CAST_INVALID_INPUT]"),
         "udf": (
             words_as(lambda: udf("v")),
@@ -107,12 +109,14 @@ def test_the_same_poison_has_the_same_verdict_in_every_plan(
     spark.catalog.clearCache()
     assert lost == []
     assert silent == []
-    # What Spark says of the place.
-    assert f"{tmp_path}/a.csv" in lines["csv", "aggregate"]
+    # What Spark says of the place; before 4.0 it names neither files nor lines.
+    is_named = Version(pyspark_version()) >= Version("4.0")
+    assert (f"{tmp_path}/a.csv" in lines["csv", "aggregate"]) == is_named
+    assert (f"{tmp_path}/cut.csv.gz" in lines["gzip", "aggregate"]) == is_named
     assert "[b,null]" in lines["csv", "plain"]
     assert 'For input string: "x"' in lines["csv", "broadcast join"]
     assert "test_failures.py" in lines["udf", "plain"]
-    assert "test_failures.py" in lines["division", "aggregate"]
+    assert ("test_failures.py" in lines["division", "aggregate"]) == is_named
 
 
 def test_a_cancelled_job_is_lost_work(spark: SparkSession) -> None:

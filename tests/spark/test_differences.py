@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,15 +15,17 @@ from txn.spark.causes import causes
 from txn.spark.differences import (
     as_utf8,
     collect_distinct,
+    condition_of,
     first_rows,
     is_utf8,
     try_cast,
     utf8_sql,
     validated_utf8,
 )
+from txn.spark.jvm import jvm_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_text_that_is_not_utf8(spark: SparkSession) -> None:
@@ -62,6 +66,12 @@ def test_a_value_that_does_not_fit_is_null(spark: SparkSession) -> None:
     assert [row[0] for row in found] == [1, None, None]
 
 
+@pytest.mark.parametrize("kind", ["avro.datetime", "parquet.datetime", "parquet.int96"])
+def test_dates_of_old_are_read_as_they_are(spark: SparkSession, kind: str) -> None:
+    """Also in files that do not name their writer: by `delta_session` on every Spark."""
+    assert spark.conf.get(f"spark.sql.{kind}RebaseModeInRead") == "CORRECTED"
+
+
 def fails(value: int) -> int:
     """A function of the user's."""
     raise ValueError(value)
@@ -76,6 +86,32 @@ def test_conditions_of_errors(spark: SparkSession) -> None:
         "DIVIDE_BY_ZERO": sf.expr("1 div id"),
     }
     for condition, column in wrong.items():
-        with pytest.raises(Exception, match=r".") as caught:
-            rows.select(column.alias("n")).collect()
-        assert condition in [cause.condition for cause in causes(caught.value)]
+        assert condition in conditions_of(rows.select(column.alias("n")))
+
+
+def test_a_file_that_ends_too_early_could_not_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Also after its first rows, and whatever format fails in it."""
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,1\n" * 5000)[:60])
+    rows = spark.read.csv(str(tmp_path)).groupBy().count()
+    assert "FAILED_READ_FILE.NO_HINT" in conditions_of(rows)
+
+
+def conditions_of(rows: DataFrame) -> list[str]:
+    """The conditions of the error with which a job ends."""
+    with pytest.raises(Exception, match=r".") as caught:
+        rows.collect()
+    return [cause.condition for cause in causes(caught.value)]
+
+
+@pytest.mark.parametrize("mode", ["CODEGEN_ONLY", "NO_CODEGEN"])
+def test_only_what_sql_raises_is_named_so(spark: SparkSession, mode: str) -> None:
+    """`raise_error` is recognised in code that Spark generates and in code that it interprets;
+    Java's own exception is not.
+    """
+    session = spark.newSession()
+    session.conf.set("spark.sql.codegen.factoryMode", mode)
+    rows = session.range(1).select(sf.raise_error(sf.lit("Failed to get broadcast_0")).alias("n"))
+    assert "USER_RAISED_EXCEPTION" in conditions_of(rows)
+    jvm = jvm_of(spark)
+    assert jvm is not None
+    assert condition_of(jvm.java.lang.RuntimeException("Failed to get broadcast_0")) is None

@@ -98,10 +98,24 @@ def test_value_options_are_held_to_the_same_names() -> None:
     ],
 )
 def test_every_option_of_spark_is_known(spark: SparkSession, form: str, registry: str) -> None:
-    """Spark's own lists have no name that is refused here."""
+    """Spark's own lists have no name that is refused here; one of a newer Spark is refused."""
     found: Any = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
     for name in registry.split("."):
         found = getattr(found, name)
     names = found.getAllOptions().mkString(",").split(",")
     assert len(names) > 3
     assert [name for name in names if not is_known(form, name)] == []
+    newer = [name for name in ("extension", "singleVariantColumn", "timeFormat", "useUnsafeRow")
+             if is_known(form, name)]  # fmt: skip
+    assert [name for name in newer if is_refused(form, name)] == [
+        name for name in newer if name not in names
+    ]
+
+
+def is_refused(form: Any, option: str) -> bool:
+    """Return whether a spout refuses an option of a newer Spark by name."""
+    try:
+        FileSpout("in/*", format=form, **{option: "x"})
+    except TopologyError as error:
+        return f"{option}, which is new in Spark 4." in str(error)
+    return False

@@ -159,7 +159,7 @@ def _cause(java: Any) -> Cause:
     condition = _result_or_none(partial(condition_of, java))
     parameters = _call(java, "getMessageParameters") if condition else None
     path = _result_or_none(lambda: parameters.get("path")) if parameters is not None else None
-    status = _call(java, "getStatusCode") if not condition else None
+    status = _call(java, "getStatusCode")
     return Cause(
         tuple(types),
         str(java.getMessage() or ""),

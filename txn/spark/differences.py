@@ -6,6 +6,7 @@ pyspark that runs. `slower_ways` tells users where that costs something.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -27,11 +28,13 @@ __all__ = [
     "as_utf8",
     "collect_distinct",
     "condition_of",
+    "defaults_for_dates",
     "first_rows",
     "is_utf8",
     "java_exception_of",
     "java_sessions",
     "no_partitions_in_files",
+    "option_is_new_in",
     "parse_ddl",
     "setting",
     "slower_ways",
@@ -63,6 +66,22 @@ def slower_ways() -> dict[str, str]:
             "start Python workers, and take about three times as long."
         )
     return ways
+
+
+_OPTIONS = {
+    "extension": "4.0",
+    "singlevariantcolumn": "4.0",
+    "sortkeys": "4.2",
+    "timeformat": "4.2",
+    "useunsaferow": "4.0",
+}
+"""An option of Spark's readers, in small letters -> the Spark that brought it after 3.5."""
+
+
+def option_is_new_in(name: str) -> str | None:
+    """Return the Spark that brought a reader's option; None if the one that runs has it."""
+    version = _OPTIONS.get(name.lower())
+    return None if version is None or _is_at_least(version) else version
 
 
 def parse_ddl(text: str) -> DataType:
@@ -98,12 +117,32 @@ def setting(session: SparkSession, key: str) -> str | None:
         return None
 
 
+_DATES = ("avro.datetime", "parquet.datetime", "parquet.int96")
+
+
+def defaults_for_dates() -> dict[str, str]:
+    """Return a session's settings for reading dates before 1582, where Spark's are not those of 4.
+
+    Spark 3.5 refuses such dates in files that do not name their writer: those of `txn optimize`.
+    """
+    if _is_at_least("4.0"):
+        return {}
+    return {f"spark.sql.{name}RebaseModeInRead": "CORRECTED" for name in _DATES}
+
+
 _CONDITIONS_OF_3_5 = {
     "_LEGACY_ERROR_TEMP_2055": "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "_LEGACY_ERROR_TEMP_2063": "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH",
     "_LEGACY_ERROR_TEMP_2064": "FAILED_READ_FILE.NO_HINT",
+    "_LEGACY_ERROR_TEMP_2235": "STAGE_MATERIALIZATION_MULTIPLE_FAILURES",
     "_LEGACY_ERROR_TEMP_3007": "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
 }
 """A condition's name in Spark 3.5 -> its name since 4.0."""
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+_RAISING = (f"{_EXPRESSIONS}.GeneratedClass", f"{_EXPRESSIONS}.RaiseError")
+"""The classes of Spark 3.5 that throw what SQL's raise_error raises."""
+_READING = "org.apache.spark.sql.execution.datasources.FileScanRDD"
+"""The class of Spark 3.5 that reads files, and wraps only the error of a file's first row."""
 
 
 def condition_of(error: Any) -> str | None:
@@ -116,17 +155,30 @@ def condition_of(error: Any) -> str | None:
         condition = error.getCondition() if _is_at_least("4.0") else error.getErrorClass()
     is_java = not isinstance(error, BaseException)
     if condition is None and is_java and not _is_at_least("4.2"):
-        condition = _condition_before_4_2(str(error.getClass().getName()), error.getMessage())
+        condition = _condition_before_4_2(error)
     return _CONDITIONS_OF_3_5.get(condition, condition) if condition else None
 
 
-def _condition_before_4_2(name: str, message: str | None) -> str | None:
+def _condition_before_4_2(error: Any) -> str | None:
+    name, message = error.getClass().getName(), error.getMessage()
     if name == "java.io.IOException" and str(message).startswith("can not read FileMetaData"):
         return "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER"
+    if name == "org.apache.spark.SparkException" and re.match(r"Job \d+ cancelled", message or ""):
+        return "SPARK_JOB_CANCELLED"
     if name == "org.apache.spark.api.python.PythonException":
         return "PYTHON_EXCEPTION"
-    if name == "java.lang.RuntimeException" and not _is_at_least("4.0"):
-        return "USER_RAISED_EXCEPTION"  # raise_error's
+    return None if _is_at_least("4.0") else _condition_by_stack(error)
+
+
+def _condition_by_stack(error: Any) -> str | None:
+    """Return the condition of an exception of Spark 3.5 by the classes that threw it."""
+    classes = [str(frame.getClassName()) for frame in error.getStackTrace()]
+    name = str(error.getClass().getName())
+    if name == "java.lang.RuntimeException" and "".join(classes[:1]).startswith(_RAISING):
+        return "USER_RAISED_EXCEPTION"
+    is_of_value = name.startswith(("java.lang.", "java.time."))  # such as NumberFormatException
+    if not is_of_value and any(thrower.startswith(_READING) for thrower in classes):
+        return "FAILED_READ_FILE.NO_HINT"
     return None
 
 
