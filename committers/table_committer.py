@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
+from committers.generations.rows import Generation
 from committers.guard import drop_up_to, held, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.rewritten import first_missing, up_to_date
-from committers.publishing.spec import TableSpec
+from committers.publishing.spec import ShapePolicy, TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
+from txn.changes import Change, TableShape, Verdict
 from txn.delta.commits import TXID
 from txn.errors import (
     CommitConflictError,
     FencedError,
     StagedFileError,
     TableChangedError,
+    TableRefusedError,
     TopologyError,
 )
 from txn.interfaces import (
@@ -40,6 +43,7 @@ from txn.interfaces import (
 )
 from txn.spark.lazy import st
 from txn.spark.own_session import computing_session, own_session, settings_of
+from txn.storage.locations import identity
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ class TableCommitter(Committer):
             for all reads and writes of the table, Spark's included.
         new_id: source of folder names and commit tokens.
         keys: columns whose values together occur only once in a file; empty if there are none.
+        columns_were: column -> its former name in the table.
     """
 
     lies_in_folder = True
@@ -75,8 +80,10 @@ class TableCommitter(Committer):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
         keys: Sequence[str] = (),
+        columns_were: Mapping[str, str] | None = None,
     ) -> None:
         self.name = os.fspath(path)
+        self._columns_were = dict(columns_were or {})
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
         self.storage_options = dict(storage_options or {})
@@ -111,6 +118,8 @@ class TableCommitter(Committer):
         self._read_session: SparkSession | None = None
         self._users: SparkSession | None = None
         self._fenced = False
+        self._pending: tuple[TableSpec, tuple[Change, ...]] | None = None
+        """The shape that the table gets before the next txid, and what differs."""
 
     # --- open --------------------------------------------------------------------------------
 
@@ -128,11 +137,111 @@ class TableCommitter(Committer):
                 self._log.attach(context.topology)
             return
         settings = tuple(sorted(settings_of(self._spark).items()))
-        spec = replace(self._spec(schema), settings=settings, first_txid=context.first_txid)
-        self._log.open(spec, context.epoch)
+        spec = replace(
+            self._spec(schema),
+            settings=settings,
+            first_txid=context.first_txid,
+            columns_were=self._columns_were,
+        )
+        changes = self._log.open(spec, context.epoch, self._policy(context))
+        self._pending = (spec, changes) if changes else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
+
+    def _policy(self, context: CommitterContext) -> ShapePolicy:
+        """The changes of this table's shape that the settings allow."""
+        own = identity(self.name)
+        columns = [entry.rpartition(":") for entry in context.dropped_columns]
+        return ShapePolicy(
+            frozenset(column for table, _, column in columns if identity(table) == own),
+            any(identity(table) == own for table in context.rebuilt_tables),
+        )
+
+    # --- change the shape --------------------------------------------------------------------
+
+    @abstractmethod
+    def shape(self) -> TableShape:
+        """Return the table that the program needs, without the types of its columns."""
+
+    def change_shape(self, committed: int) -> tuple[str, ...]:
+        """Give the table the shape of the program, in one version of its log.
+
+        The rows stay, or all of them are written anew in the new shape. If an OPTIMIZE rewrites
+        files meanwhile, this begins again.
+
+        Returns:
+            What was changed, as clauses.
+
+        Raises:
+            TableRefusedError: a former run left the next txid in this table alone, or the rows do
+                not fit the new shape.
+            FencedError: the table holds a newer epoch.
+            CommitConflictError: the log could not be appended to.
+        """
+        if self._pending is None:
+            return ()
+        spec, changes = self._pending
+        rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
+        self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
+        for _ in range(MAX_TRIES):
+            generation = self._next_generation(spec, committed) if rebuilds else None
+            if self._reshape(spec, committed, changes, generation):
+                self._pending = None
+                return tuple(change.what for change in changes)
+        raise CommitConflictError(
+            f"The files of table {self.name} were rewritten {MAX_TRIES} times while its shape was "
+            "changed. Stop the OPTIMIZE that does so, then run the topology again."
+        )
+
+    def _reshape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> bool:
+        """Append the change; return False if the files that it replaces were rewritten."""
+        if generation is None:
+            return bool(self._log.reshape(spec, self._opened.epoch, committed, changes))
+        self._area.publishing(generation.adds)
+        files = generation.adds, generation.removes
+        try:
+            landed = self._log.reshape(spec, self._opened.epoch, committed, changes, files)
+        except AppendFailedError:
+            raise  # it may still land
+        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
+            self._drop(generation)
+            raise
+        if landed is None:
+            self._drop(generation)
+        return landed is not None
+
+    def _drop(self, generation: Generation) -> None:
+        """Delete the files of a generation that is in no version."""
+        self._storage.delete_files(file.path for file in generation.adds)
+
+    def _refuse_unfinished(self, committed: int, spec: TableSpec, *, rebuilds: bool) -> None:
+        """Refuse to change a table with rows of a txid that other tables may lack."""
+        if not any(file.may_hold(committed + 1) for file in self._log.files_now()):
+            return
+        stored = self._log.properties.get("txn.semantics")
+        # An opaque replay takes the rows back, and brings them in the new shape.
+        if not rebuilds and stored == spec.semantics.value == Semantics.OPAQUE.value:
+            return
+        raise TableRefusedError(
+            f"Table {self.name} holds rows of txid {committed + 1}, which a crash left in this "
+            "table and not in all others, so its shape cannot be changed yet. Nothing was changed. "
+            f"Run the former program until that txid is committed (--until {committed + 1}), then "
+            "this one.",
+            number="TXN-304",
+        )
+
+    @abstractmethod
+    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
+        """Write the table's rows anew, in the shape of `spec`."""
+
+    # --- fence -------------------------------------------------------------------------------
 
     def fence(self) -> None:
         """Shut older leaders out, then delete files that they staged and never published."""

@@ -14,11 +14,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
 from committers.publishing.rules import led_elsewhere
-from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
+from committers.publishing.spec import (
+    ShapePolicy,
+    TableSpec,
+    refuse_foreign,
+    refuse_foreign_folder,
+)
 from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.verifying.foreign_commits import ForeignCommits, accepted_version, changed_by
 from committers.verifying.same_table import require_same
+from txn.changes import Change, told
 from txn.delta.commits import (
     LAST_CHECKPOINT,
     Commit,
@@ -330,18 +336,37 @@ class FollowedTable:
 
     # --- refusals ----------------------------------------------------------------------------
 
-    def _require(self, spec: TableSpec) -> None:
+    def _changes(self, spec: TableSpec, policy: ShapePolicy) -> tuple[Change, ...]:
+        """The changes that the table needs to fit `spec`.
+
+        Raises:
+            TableRefusedError: they are not allowed, or somebody else has changed the definition.
+        """
+        is_empty = not self._files
+        culprit = self._foreign.last_metadata_change
         try:
-            spec.require(self._definition, self._name)
+            changes = spec.changes(self._definition, self._name, policy, is_empty=is_empty)
         except TableRefusedError as error:
-            culprit = self._foreign.last_metadata_change
-            if culprit is not None:
-                more = f"It was changed in {changed_by(culprit)}."
-            elif self._last is None and not self._files:
-                more = "It holds nothing yet: if you delete its folder, it is made anew."
-            else:
+            if culprit is None:
                 raise
+            more = f"It was changed in {changed_by(culprit)}."
             raise TableRefusedError(f"{error} {more}", number=error.number) from error
+        if changes and culprit is not None:
+            raise TableRefusedError(
+                f"Table {self._name} differs from the program: {told(changes)} It was changed in "
+                f"{changed_by(culprit)}. Restore its definition.",
+                number="TXN-304",
+            )
+        return changes
+
+    def _require(self, spec: TableSpec) -> None:
+        """Refuse a table that does not fit `spec` any more."""
+        if changes := self._changes(spec, ShapePolicy()):
+            raise TableRefusedError(
+                f"Table {self._name} differs from the program: {told(changes)} It was changed "
+                "during the run.",
+                number="TXN-304",
+            )
 
     def _refuse_foreign(self) -> None:
         """Refuse changes by other writers, as long as they last."""

@@ -1,19 +1,21 @@
 """The specification of a topology's table: columns, `txn.*` properties, Delta features.
 
-Written once when the table is created, compared at every opening and after every foreign change of
-its metadata. The error names the first difference; nothing is adapted silently.
+Written when the table is created, compared at every opening and after every foreign change of its
+metadata. What differs is changed between two txids (`committers.publishing.reshaping`), or refused
+with all differences at once (`txn.changes`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
-from txn.delta.commits import FIRST_TXID
+from txn.changes import Change, TableShape, compare_tables, refused, told
+from txn.delta.commits import BROKEN, FIRST_TXID
 from txn.delta.definition import TableDefinition
 from txn.delta.features import refused_features
 from txn.delta.folders import SCRATCH
@@ -23,17 +25,23 @@ from txn.spark.own_session import DEFAULT, same_setting
 from txn.storage.locations import normal
 
 __all__ = [
+    "CHANGED_FORMAT",
     "FORMAT",
     "LOG_WITH_REMOVAL",
+    "ShapePolicy",
     "TableSpec",
     "refuse_features",
     "refuse_foreign",
     "refuse_foreign_folder",
     "refuse_newer",
+    "stored_shape",
 ]
 
 FORMAT = "1"
-"""Bump when columns, properties or the hash of the buckets change their meaning."""
+"""The format of a new table. Bump when columns, properties or the hash of the buckets change their
+meaning."""
+CHANGED_FORMAT = "2"
+"""The format of a table whose shape was changed: release 0.1.0 does not know `txn.former`."""
 
 LOG_WITH_REMOVAL = "log-with-removal"
 """Kind of a log table whose keys may be removed. A kind of its own, because a reader that does not
@@ -41,6 +49,16 @@ know the marks of removal would count void rows."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
+
+
+@dataclass(frozen=True)
+class ShapePolicy:
+    """The changes of a table's shape that the settings allow."""
+
+    dropped_columns: frozenset[str] = frozenset()
+    """The columns of the table that may go away."""
+    rebuilt: bool = False
+    """Whether its rows may be written anew."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +88,8 @@ class TableSpec:
     settings: tuple[tuple[str, str], ...] = ()
     first_txid: int = 1
     """The first txid of a table that is created now."""
+    columns_were: Mapping[str, str] = field(default_factory=dict)
+    """Column -> its former name in the table."""
 
     @property
     def partition_by(self) -> list[str]:
@@ -106,36 +126,54 @@ class TableSpec:
         ]
         return json.dumps({"type": "struct", "fields": fields})
 
-    def require(self, table: TableDefinition, name: str) -> None:
-        """Refuse a table that differs from this specification.
+    @property
+    def shape(self) -> TableShape:
+        """The description that changes are compared by."""
+        return TableShape(
+            kind=self.kind,
+            semantics=self.semantics.value,
+            keys=self.keys,
+            values={name: text for name, text, *_ in self.values},
+            buckets=self.buckets,
+            remove_where=self.remove_where,
+            columns=dict(self.columns),
+            was=self.columns_were,
+        )
+
+    def changes(
+        self, table: TableDefinition, name: str, policy: ShapePolicy, *, is_empty: bool
+    ) -> tuple[Change, ...]:
+        """Compare a table with this specification.
+
+        Args:
+            policy: what the settings allow.
+            is_empty: True if the table has no rows: it takes every shape at once.
+
+        Returns:
+            The changes that the table needs; empty if it fits.
 
         Raises:
-            TableRefusedError: naming the first difference and the way out.
+            TableRefusedError: another topology's table, one of a newer release, of other settings
+                of the session or with an unknown feature; or changes that are not allowed, with
+                all of them and the ways out.
         """
         refuse_foreign(table, name, self.topology)
         refuse_newer(table.configuration, name)
-        self._require_properties(table.configuration, name)
         self._require_settings(table.configuration, name)
-        self._require_columns(table.fields, name)
-        if [*table.partition_columns] != self.partition_by:
+        refuse_features(table, name, self.kind, self.semantics)
+        changes = compare_tables(
+            name,
+            stored_shape(table, name, is_empty=is_empty),
+            self.shape,
+            dropped=policy.dropped_columns,
+            rebuilt=policy.rebuilt,
+        )
+        if unwanted := refused(changes):
             raise TableRefusedError(
-                f"Table {name} is partitioned by {table.partition_columns}, not by "
-                f"{self.partition_by}. {_REMEDY}",
+                f"Table {name} differs from the program: {told(unwanted)} Nothing was changed.",
                 number="TXN-304",
             )
-        refuse_features(table, name, self.kind, self.semantics)
-
-    def _require_properties(self, properties: Mapping[str, str | None], name: str) -> None:
-        # A table without removal lacks this property, and one with removal has columns for it.
-        expected: dict[str, str | None] = {_REMOVE_WHERE: None, **self.properties()}
-        for key, value in expected.items():
-            stored = properties.get(key)
-            if stored != value:
-                raise TableRefusedError(
-                    f"Table {name} was made with {key} = {stored}, but this topology has "
-                    f"{value}. {_REMEDY}",
-                    number="TXN-304",
-                )
+        return changes
 
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
         stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}
@@ -158,31 +196,21 @@ class TableSpec:
             number="TXN-305",
         )
 
-    def _require_columns(self, fields: Sequence[Mapping[str, Any]], name: str) -> None:
-        stored = {field["name"]: field["type"] for field in fields}
-        for column, kind in self.columns:
-            if column not in stored:
-                raise TableRefusedError(
-                    f"Table {name} has no column '{column}'. {_REMEDY}", number="TXN-304"
-                )
-            if stored[column] != kind:
-                raise TableRefusedError(
-                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, "
-                    f"but this topology produces {_text(kind)}. {_REMEDY}",
-                    number="TXN-304",
-                )
-        surplus = sorted(set(stored) - {column for column, _ in self.columns})
-        if surplus:
-            raise TableRefusedError(
-                f"Table {name} has a column '{surplus[0]}' that this topology does not produce. "
-                f"{_REMEDY}",
-                number="TXN-304",
-            )
 
+def stored_shape(table: TableDefinition, name: str, *, is_empty: bool) -> TableShape:
+    """The shape that a table's log describes.
 
-_REMEDY = (
-    "Restore the definition that the table was made with, or give this committer a path of its own."
-)
+    Raises:
+        TableRefusedError: its properties are not a topology's.
+    """
+    try:
+        return TableShape.of_properties(table.configuration, table.fields, is_empty=is_empty)
+    except BROKEN as error:
+        raise TableRefusedError(
+            f"Table {name} does not describe itself as a topology does: a property txn.keys, "
+            "txn.values, txn.buckets, txn.former or txn.since was changed. Restore it.",
+            number="TXN-311",
+        ) from error
 
 
 def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
@@ -207,10 +235,10 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
 def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
     """Refuse a table whose format a newer release has changed."""
     stored = properties.get("txn.format") or ""
-    if stored.isdecimal() and int(stored) > int(FORMAT):
+    if stored.isdecimal() and int(stored) > int(CHANGED_FORMAT):
         raise TableRefusedError(
-            f"Table {name} has format version {stored}, and this program knows {FORMAT}. Run the "
-            "version of txn that wrote it, or newer.",
+            f"Table {name} has format version {stored}, and this program knows {CHANGED_FORMAT}. "
+            "Run the version of txn that wrote it, or newer.",
             number="TXN-802",
         )
 
@@ -245,7 +273,3 @@ def refuse_features(table: TableDefinition, name: str, kind: str, semantics: Sem
             "give this committer a path of its own.",
             number="TXN-303",
         )
-
-
-def _text(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)

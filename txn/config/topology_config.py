@@ -77,6 +77,12 @@ class TopologyConfig(BaseModel):
     dropped_tables: tuple[str, ...] = ()
     """Paths of tables that the topology once had and the program no longer names. A start without
     one that is not listed here is refused, because it could not be put back later."""
+    dropped_columns: tuple[str, ...] = ()
+    """Columns of tables that the program no longer has, each as TABLE:COLUMN. A start without one
+    that is not listed here is refused: a program of before may have been started by mistake."""
+    rebuilt_tables: tuple[str, ...] = ()
+    """Paths of tables whose rows may be written anew if the program needs them in another shape.
+    A start that needs to, for a table that is not listed here, is refused: it takes time."""
     optimize_every_hours: float = Field(default=0.0, ge=0)
     """Hours between two rounds of `txn optimize` over the tables, by the leader itself, in a
     process beside its batches; the first one follows the first commit of a run. 0: never."""

@@ -125,6 +125,7 @@ class Start:
         progress, misfit = self._check_durable(equipment, epoch, tried)
         recovered, publications = self._recover(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
+        equipment.change_shapes()
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered)
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
@@ -140,8 +141,15 @@ class Start:
         name = self.definition.name
         life = self.store.incarnation()
         durable = self.store.load()
+        config = self.definition.config
         context = CommitterContext(
-            name, epoch, life.id, frozenset(life.takes_over), durable.committed.txid + 1
+            name,
+            epoch,
+            life.id,
+            frozenset(life.takes_over),
+            durable.committed.txid + 1,
+            config.dropped_columns,
+            config.rebuilt_tables,
         )
         newest = equipment.attach_tables(context)
         progress, misfit = self._fit_spouts(equipment, durable, newest)

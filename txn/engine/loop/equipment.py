@@ -117,6 +117,11 @@ class Equipment:
         self._stager.check_and_open(self._emissions.nothing())
         self._keeper.mend()
 
+    def change_shapes(self) -> None:
+        """Give the tables the shape of the program, before the first batch."""
+        self.jobs.enter_thread()
+        self.tables.change_shapes()
+
     def close(self) -> None:
         """Close committers and spouts, each even if others raise."""
         self._committing.close()

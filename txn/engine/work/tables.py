@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.errors import TableRefusedError
-from txn.interfaces import CommitterContext, Publication
+from txn.interfaces import NOTICES, CommitterContext, Publication
 from txn.interfaces.committer_capabilities import (
+    ChangesShape,
     CleansUp,
     IdentifiesTable,
     MaintainsTable,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["Committed", "Tables"]
+
+notices = logging.getLogger(NOTICES)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Tables:
         """Staged in the commit turn."""
         self.committed = Committed()
         """Replaced as a whole, so that any thread may read it."""
+        self._changing = False
+        """True once the tables may get the program's shape."""
         self._opened: set[str] = set()
         self._opening = threading.Lock()
         self._context = CommitterContext("", 0)
@@ -95,7 +101,25 @@ class Tables:
             if sink.name not in self._opened:
                 sink.committer.open(self._own, self._context, schema)
                 self.require_apart()
+                if self._changing:
+                    self._change_shape(sink)
                 self._opened.add(sink.name)
+
+    def change_shapes(self) -> None:
+        """Give every open table the shape of the program, and from now on each as it is opened.
+
+        Nothing of a later txid than the committed one may have been published yet.
+        """
+        with self._opening:
+            for sink in self.all:
+                self._change_shape(sink)
+            self._changing = True
+
+    def _change_shape(self, sink: Sink) -> None:
+        if isinstance(sink.committer, ChangesShape):
+            txid = self.committed.txid
+            for what in sink.committer.change_shape(txid):
+                notices.warning("Table %s from txid %s on: %s.", sink.name, txid + 1, what)
 
     def open_without_columns(self, sink: Sink) -> None:
         """Refuse a table that no columns would fit."""

@@ -1,0 +1,11 @@
+"""What a program may change while its state lives: two descriptions in, differences out. Pure.
+
+A table's log describes the table (`TableShape.of_properties`), and the program describes the table
+that it needs. `compare_tables` returns every difference at once, each with its verdict.
+"""
+
+from txn.changes.change import Change, Verdict, refused, told
+from txn.changes.shape import TableShape
+from txn.changes.tables import compare_tables
+
+__all__ = ["Change", "TableShape", "Verdict", "compare_tables", "refused", "told"]
