@@ -94,7 +94,7 @@ class _Comparison:
     def _drop(self, name: str, noun: str) -> Change:
         entry = f"{self._table}:{name}"
         since = self._stored.since.get(name)
-        added = f", added with txid {since}" if since else ""
+        added = f" (added with txid {since})" if since else ""
         way_out = (
             f"A program that does not know '{name}' would end it: run the program that does. To "
             f"give it up, set TopologyConfig(dropped_columns=({entry!r},)), or --set "
@@ -105,10 +105,10 @@ class _Comparison:
 
     def _add(self, name: str, noun: str) -> Change:
         what = f"{noun} '{name}' is new"
-        if name in self._stored.former:
-            return self._rebuild(
-                f"{what}, and old files of the table still have a dropped column of that name"
-            )
+        # Readers find a column in old files by its name, most of them in any case.
+        old = {*self._stored.former, *self._stored.values, *(self._stored.columns or ())}
+        if name.lower() in {column.lower() for column in old}:
+            return self._rebuild(f"{what}, and old files of the table have a column of that name")
         return self._next(what)
 
     def _former_name(self, name: str, stored: Collection[str]) -> str:
