@@ -17,11 +17,12 @@ from committers.publishing.cleanup import LogCleanup
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.rewritten import first_missing, up_to_date
-from committers.publishing.spec import ShapePolicy, TableSpec
+from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
 from txn.changes import Change, TableShape, Verdict
 from txn.delta.commits import TXID
+from txn.delta.topology_table import ShapePolicy
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -43,7 +44,6 @@ from txn.interfaces import (
 )
 from txn.spark.lazy import st
 from txn.spark.own_session import computing_session, own_session, settings_of
-from txn.storage.locations import identity
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -143,20 +143,12 @@ class TableCommitter(Committer):
             first_txid=context.first_txid,
             columns_were=self._columns_were,
         )
-        changes = self._log.open(spec, context.epoch, self._policy(context))
+        policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
+        changes = self._log.open(spec, context.epoch, policy)
         self._pending = (spec, changes) if changes else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
-
-    def _policy(self, context: CommitterContext) -> ShapePolicy:
-        """The changes of this table's shape that the settings allow."""
-        own = identity(self.name)
-        columns = [entry.rpartition(":") for entry in context.dropped_columns]
-        return ShapePolicy(
-            frozenset(column for table, _, column in columns if identity(table) == own),
-            any(identity(table) == own for table in context.rebuilt_tables),
-        )
 
     # --- change the shape --------------------------------------------------------------------
 

@@ -14,15 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
 from committers.publishing.rules import led_elsewhere
-from committers.publishing.spec import (
-    ShapePolicy,
-    TableSpec,
-    refuse_foreign,
-    refuse_foreign_folder,
-)
+from committers.publishing.spec import TableSpec
 from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
-from committers.verifying.foreign_commits import ForeignCommits, accepted_version, changed_by
+from committers.verifying.foreign_commits import ForeignCommits, accepted_version
 from committers.verifying.same_table import require_same
 from txn.changes import Change, told
 from txn.delta.commits import (
@@ -38,6 +33,13 @@ from txn.delta.definition import TableDefinition
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
+from txn.delta.topology_table import (
+    ShapePolicy,
+    refuse_differences,
+    refuse_foreign,
+    refuse_foreign_folder,
+    with_culprit,
+)
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
 from txn.interfaces import Publication, Published, StagedFile
 from txn.storage.storage import Storage
@@ -347,16 +349,8 @@ class FollowedTable:
         try:
             changes = spec.changes(self._definition, self._name, policy, is_empty=is_empty)
         except TableRefusedError as error:
-            if culprit is None:
-                raise
-            more = f"It was changed in {changed_by(culprit)}."
-            raise TableRefusedError(f"{error} {more}", number=error.number) from error
-        if changes and culprit is not None:
-            raise TableRefusedError(
-                f"Table {self._name} differs from the program: {told(changes)} It was changed in "
-                f"{changed_by(culprit)}. Restore its definition.",
-                number="TXN-304",
-            )
+            raise with_culprit(error, culprit) from error
+        refuse_differences(self._name, changes, culprit)
         return changes
 
     def _require(self, spec: TableSpec) -> None:

@@ -44,7 +44,7 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.followed import FollowedTable, exclusive
 from committers.publishing.reshaping import reshaped
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
-from committers.publishing.spec import ShapePolicy, TableSpec
+from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from committers.verifying.chain import overwritten
 from txn.changes import Change
@@ -57,6 +57,7 @@ from txn.delta.commits import (
     fingerprint_of,
     txid_app,
 )
+from txn.delta.topology_table import ShapePolicy
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import (
     CHANGE_KEY,

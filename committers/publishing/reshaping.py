@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from committers.publishing.append import stats_columns
-from committers.publishing.spec import CHANGED_FORMAT, TableSpec, stored_shape
+from committers.publishing.spec import TableSpec
 from txn.changes.shape import FORMER, SINCE
 from txn.delta.definition import TableDefinition
+from txn.delta.topology_table import CHANGED_FORMAT, stored_shape
 
 __all__ = ["reshaped"]
 

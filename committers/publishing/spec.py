@@ -8,40 +8,32 @@ with all differences at once (`txn.changes`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
-from txn.changes import Change, TableShape, compare_tables, refused, told
-from txn.delta.commits import BROKEN, FIRST_TXID
+from txn.changes import Change, TableShape
+from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import TableDefinition
-from txn.delta.features import refused_features
-from txn.delta.folders import SCRATCH
+from txn.delta.topology_table import (
+    ShapePolicy,
+    refuse_differences,
+    refuse_features,
+    refuse_foreign,
+    refuse_newer,
+    shape_changes,
+)
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
 from txn.storage.locations import normal
 
-__all__ = [
-    "CHANGED_FORMAT",
-    "FORMAT",
-    "LOG_WITH_REMOVAL",
-    "ShapePolicy",
-    "TableSpec",
-    "refuse_features",
-    "refuse_foreign",
-    "refuse_foreign_folder",
-    "refuse_newer",
-    "stored_shape",
-]
+__all__ = ["FORMAT", "LOG_WITH_REMOVAL", "TableSpec"]
 
 FORMAT = "1"
 """The format of a new table. Bump when columns, properties or the hash of the buckets change their
 meaning."""
-CHANGED_FORMAT = "2"
-"""The format of a table whose shape was changed: release 0.1.0 does not know `txn.former`."""
 
 LOG_WITH_REMOVAL = "log-with-removal"
 """Kind of a log table whose keys may be removed. A kind of its own, because a reader that does not
@@ -49,16 +41,6 @@ know the marks of removal would count void rows."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
-
-
-@dataclass(frozen=True)
-class ShapePolicy:
-    """The changes of a table's shape that the settings allow."""
-
-    dropped_columns: frozenset[str] = frozenset()
-    """The columns of the table that may go away."""
-    rebuilt: bool = False
-    """Whether its rows may be written anew."""
 
 
 @dataclass(frozen=True)
@@ -161,18 +143,8 @@ class TableSpec:
         refuse_newer(table.configuration, name)
         self._require_settings(table.configuration, name)
         refuse_features(table, name, self.kind, self.semantics)
-        changes = compare_tables(
-            name,
-            stored_shape(table, name, is_empty=is_empty),
-            self.shape,
-            dropped=policy.dropped_columns,
-            rebuilt=policy.rebuilt,
-        )
-        if unwanted := refused(changes):
-            raise TableRefusedError(
-                f"Table {name} differs from the program: {told(unwanted)} Nothing was changed.",
-                number="TXN-304",
-            )
+        changes = shape_changes(table, name, self.shape, policy, is_empty=is_empty)
+        refuse_differences(name, changes)
         return changes
 
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
@@ -194,82 +166,4 @@ class TableSpec:
             f"or, to switch to {' and '.join(values)} from now on: ALTER TABLE "
             f"delta.`{normal(name)}` SET TBLPROPERTIES ({changed}).",
             number="TXN-305",
-        )
-
-
-def stored_shape(table: TableDefinition, name: str, *, is_empty: bool) -> TableShape:
-    """The shape that a table's log describes.
-
-    Raises:
-        TableRefusedError: its properties are not a topology's.
-    """
-    try:
-        return TableShape.of_properties(table.configuration, table.fields, is_empty=is_empty)
-    except BROKEN as error:
-        raise TableRefusedError(
-            f"Table {name} does not describe itself as a topology does: a property txn.keys, "
-            "txn.values, txn.buckets, txn.former or txn.since was changed. Restore it.",
-            number="TXN-311",
-        ) from error
-
-
-def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
-    """Refuse a Delta table that no topology, or another one, has created."""
-    owner = table.configuration.get("txn.topology")
-    if owner is None:
-        raise TableRefusedError(
-            f"Table {name} is a Delta table that no topology has made: it has no property "
-            "txn.topology, so its rows cannot be distinguished from a topology's. Give "
-            "this committer a path of its own.",
-            number="TXN-301",
-        )
-    if owner != topology:
-        raise TableRefusedError(
-            f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
-            "writer: give this committer a path of its own, or run the topology under its old "
-            "name.",
-            number="TXN-302",
-        )
-
-
-def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
-    """Refuse a table whose format a newer release has changed."""
-    stored = properties.get("txn.format") or ""
-    if stored.isdecimal() and int(stored) > int(CHANGED_FORMAT):
-        raise TableRefusedError(
-            f"Table {name} has format version {stored}, and this program knows {CHANGED_FORMAT}. "
-            "Run the version of txn that wrote it, or newer.",
-            number="TXN-802",
-        )
-
-
-def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
-    """Refuse a folder that is not a Delta table and holds files of something else.
-
-    Args:
-        entries: names of everything directly below it.
-    """
-    # Scratch and the spouts' files are txn's; a crash while creating may leave an empty log.
-    foreign = [entry for entry in entries if entry not in ("_delta_log", SCRATCH, KEPT)]
-    if foreign:
-        raise TableRefusedError(
-            f"Folder {name} is not a Delta table and holds other files ('{foreign[0]}'). Give "
-            "the committer an empty or new folder.",
-            number="TXN-301",
-        )
-
-
-def refuse_features(table: TableDefinition, name: str, kind: str, semantics: Semantics) -> None:
-    """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
-
-    Raises:
-        TableRefusedError: naming the feature.
-    """
-    refused = refused_features(table, kind=kind, opaque=semantics is Semantics.OPAQUE)
-    if refused:
-        raise TableRefusedError(
-            f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
-            "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
-            "give this committer a path of its own.",
-            number="TXN-303",
         )
