@@ -19,7 +19,7 @@ from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.verifying.foreign_commits import ForeignCommits, accepted_version
 from committers.verifying.same_table import require_same
-from txn.changes import Change, told
+from txn.changes import Change, clauses
 from txn.delta.commits import (
     LAST_CHECKPOINT,
     Commit,
@@ -357,8 +357,8 @@ class FollowedTable:
         """Refuse a table that does not fit `spec` any more."""
         if changes := self._changes(spec, ShapePolicy()):
             raise TableRefusedError(
-                f"Table {self._name} differs from the program: {told(changes)} It was changed "
-                "during the run.",
+                f"Table {self._name} differs from the program: {clauses(changes)}. It was changed "
+                "during the run. Undo that.",
                 number="TXN-304",
             )
 

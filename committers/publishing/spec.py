@@ -18,7 +18,6 @@ from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import TableDefinition
 from txn.delta.topology_table import (
     ShapePolicy,
-    refuse_differences,
     refuse_features,
     refuse_foreign,
     refuse_newer,
@@ -125,27 +124,21 @@ class TableSpec:
     def changes(
         self, table: TableDefinition, name: str, policy: ShapePolicy, *, is_empty: bool
     ) -> tuple[Change, ...]:
-        """Compare a table with this specification.
+        """Return every difference between a table and this specification.
 
         Args:
             policy: what the settings allow.
             is_empty: True if the table has no rows: it takes every shape at once.
 
-        Returns:
-            The changes that the table needs; empty if it fits.
-
         Raises:
             TableRefusedError: another topology's table, one of a newer release, of other settings
-                of the session or with an unknown feature; or changes that are not allowed, with
-                all of them and the ways out.
+                of the session or with an unknown feature.
         """
         refuse_foreign(table, name, self.topology)
         refuse_newer(table.configuration, name)
         self._require_settings(table.configuration, name)
         refuse_features(table, name, self.kind, self.semantics)
-        changes = shape_changes(table, name, self.shape, policy, is_empty=is_empty)
-        refuse_differences(name, changes)
-        return changes
+        return shape_changes(table, name, self.shape, policy, is_empty=is_empty)
 
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
         stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}

@@ -4,8 +4,8 @@ A table's log describes the table (`TableShape.of_properties`), and the program 
 that it needs. `compare_tables` returns every difference at once, each with its verdict.
 """
 
-from txn.changes.change import Change, Verdict, refused, told
+from txn.changes.change import Change, Verdict, clauses, refused, told
 from txn.changes.shape import TableShape
 from txn.changes.tables import compare_tables
 
-__all__ = ["Change", "TableShape", "Verdict", "compare_tables", "refused", "told"]
+__all__ = ["Change", "TableShape", "Verdict", "clauses", "compare_tables", "refused", "told"]

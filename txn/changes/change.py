@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Change", "Verdict", "refused", "told"]
+__all__ = ["Change", "Verdict", "clauses", "refused", "told"]
 
 
 class Verdict(str, Enum):
@@ -48,9 +48,13 @@ def refused(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(change for change in changes if not change.allowed)
 
 
+def clauses(changes: Iterable[Change]) -> str:
+    """Describe changes in one line."""
+    return "; ".join(change.what for change in changes)
+
+
 def told(changes: Iterable[Change]) -> str:
     """Describe refused changes in one paragraph, each way out once."""
     listed = list(changes)
-    whats = "; ".join(change.what for change in listed)
     ways = dict.fromkeys(change.way_out for change in listed if change.way_out)
-    return " ".join([f"{whats}.", *ways])
+    return " ".join([f"{clauses(listed)}.", *ways])

@@ -6,11 +6,11 @@ log alone, before Spark starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from txn.changes import Change, TableShape, compare_tables, refused, told
+from txn.changes import Change, TableShape, clauses, compare_tables, refused, told
 from txn.delta.commits import BROKEN, Commit
 from txn.delta.definition import TableDefinition
 from txn.delta.features import refused_features
@@ -104,7 +104,9 @@ def shape_changes(
     )
 
 
-def refuse_differences(name: str, changes: Iterable[Change], culprit: Commit | None = None) -> None:
+def refuse_differences(
+    name: str, changes: Collection[Change], culprit: Commit | None = None
+) -> None:
     """Refuse a table with differences that the settings do not allow, or that somebody else made.
 
     Args:
@@ -114,16 +116,14 @@ def refuse_differences(name: str, changes: Iterable[Change], culprit: Commit | N
         TableRefusedError: with all of them, and the ways out.
     """
     differs = f"Table {name} differs from the program:"
-    if unwanted := refused(changes):
-        error = TableRefusedError(
-            f"{differs} {told(unwanted)} Nothing was changed.", number="TXN-304"
-        )
-        raise with_culprit(error, culprit)
     if culprit is not None and changes:
         raise TableRefusedError(
-            f"{differs} {told(changes)} It was changed in {changed_by(culprit)}. Restore its "
-            "definition.",
+            f"{differs} {clauses(changes)}. It was changed in {changed_by(culprit)}. Undo that.",
             number="TXN-304",
+        )
+    if unwanted := refused(changes):
+        raise TableRefusedError(
+            f"{differs} {told(unwanted)} Nothing was changed.", number="TXN-304"
         )
 
 
