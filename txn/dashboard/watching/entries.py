@@ -80,8 +80,8 @@ class Version:
     version: int
     at_ms: int
     kind: str
-    """"publication", "fence", "settled", "compaction", "change" (of the table's shape), "maintenance"
-    (no rows came or went), "created", "foreign" (a change by another writer) or "unreadable"."""
+    """"publication", "fence", "settled", "compaction", "change" (of the shape), "maintenance" (no
+    rows came or went), "created", "foreign" (a change by another writer) or "unreadable"."""
     operation: str
     writer: str
     first: int | None
