@@ -156,31 +156,38 @@ class TableCommitter(Committer):
     def shape(self) -> TableShape:
         """Return the table that the program needs, without the types of its columns."""
 
-    def change_shape(self, committed: int) -> tuple[str, ...]:
-        """Give the table the shape of the program, in one version of its log.
-
-        The rows stay, or all of them are written anew in the new shape. If an OPTIMIZE rewrites
-        files meanwhile, this begins again.
+    def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
+        """Write the table's rows in the shape of the program, if they need another one.
 
         Returns:
-            What was changed, as clauses.
+            A function that appends the change in one version, and returns what was changed; None:
+            the table has the shape already.
 
         Raises:
             TableRefusedError: a former run left the next txid in this table alone, or the rows do
                 not fit the new shape.
-            FencedError: the table holds a newer epoch.
-            CommitConflictError: the log could not be appended to.
         """
         if self._pending is None:
-            return ()
+            return None
         spec, changes = self._pending
         rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
         self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
+        generation = self._next_generation(spec, committed) if rebuilds else None
+        return lambda: self._publish_shape(spec, committed, changes, generation)
+
+    def _publish_shape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> tuple[str, ...]:
+        """Append the change; if an OPTIMIZE has rewritten files meanwhile, write them again."""
         for _ in range(MAX_TRIES):
-            generation = self._next_generation(spec, committed) if rebuilds else None
             if self._reshape(spec, committed, changes, generation):
                 self._pending = None
                 return tuple(change.what for change in changes)
+            generation = self._next_generation(spec, committed)
         raise CommitConflictError(
             f"The files of table {self.name} were rewritten {MAX_TRIES} times while its shape was "
             "changed. Stop the OPTIMIZE that does so, then run the topology again."

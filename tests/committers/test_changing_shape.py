@@ -14,6 +14,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Committer, CommitterContext
+from txn.interfaces.committer_capabilities import ChangesShape
 
 ROWS = "k string, c string, v bigint"
 FIRST = [("a", "x", 1), ("a", "y", 2), ("b", "x", 10), (None, "x", 5)]
@@ -55,8 +56,9 @@ class World:
         committer.open(self.driver.spark, context, partials.schema)
         committer.fence()
         self.committer, self.schema = committer, schema
-        changed: tuple[str, ...] = committer.change_shape(self.committed)  # type: ignore[attr-defined]
-        return changed
+        assert isinstance(committer, ChangesShape)
+        publish = committer.change_shape(self.committed)
+        return () if publish is None else publish()
 
     def commit(self, rows: Sequence[tuple[Any, ...]], attempt: int = 0) -> None:
         """Commit the next txid."""

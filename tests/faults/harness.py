@@ -74,6 +74,8 @@ class Spec(BaseModel):
     tables: tuple[str, ...] = ("rows", "totals")
     """The order in which the tables are declared, and so published. "changes", what each txid does
     to "totals", comes after it."""
+    program: int = 0
+    """Which of the programs of `tests.faults.programs` it runs; 0: the first one."""
     zookeeper: str
     until: str | int = "caught_up"
     at: str | None = None

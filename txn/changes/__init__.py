@@ -4,6 +4,8 @@ A table's log describes the table (`TableShape.of_properties`), and the program 
 that it needs. `compare_tables` returns every difference at once, each with its verdict.
 """
 
+from __future__ import annotations
+
 from txn.changes.change import Change, Verdict, clauses, refused, told
 from txn.changes.shape import TableShape
 from txn.changes.tables import compare_tables

@@ -54,19 +54,20 @@ class ChangesShape(Protocol):
         It may be called before `open`.
         """
 
-    def change_shape(self, committed: int) -> tuple[str, ...]:
-        """Give the table its new shape, if `open` has accepted a difference.
+    def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
+        """Stage the table in its new shape, if `open` has accepted a difference.
 
         Called once per run after `fence`, while every table holds exactly `committed`; or, if the
-        columns become known only with a batch, right after `open`.
+        columns become known only with a batch, right after `open`. Files staged here must be
+        harmless if they are never published.
 
         Returns:
-            What was changed, as clauses; empty if the table has the shape already.
+            A function that appends the change to the log and returns what was changed, as clauses;
+            None: the table has the shape already. It raises FencedError if the table holds a newer
+            epoch, and CommitConflictError if the log could not be appended to.
 
         Raises:
             TableRefusedError: the rows do not fit the new shape.
-            FencedError: the table holds a newer epoch.
-            CommitConflictError: the log could not be appended to.
         """
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
+from txn.engine.base.killpoints import reached
 from txn.errors import TableRefusedError
 from txn.interfaces import NOTICES, CommitterContext, Publication
 from txn.interfaces.committer_capabilities import (
@@ -102,24 +103,33 @@ class Tables:
                 sink.committer.open(self._own, self._context, schema)
                 self.require_apart()
                 if self._changing:
-                    self._change_shape(sink)
+                    self._change_shapes([sink])
                 self._opened.add(sink.name)
 
     def change_shapes(self) -> None:
         """Give every open table the shape of the program, and from now on each as it is opened.
 
-        Nothing of a later txid than the committed one may have been published yet.
+        All are staged before the first one changes, so readers see them change together. Nothing
+        of a later txid than the committed one may have been published yet.
         """
         with self._opening:
-            for sink in self.all:
-                self._change_shape(sink)
+            self._change_shapes(self.all)
             self._changing = True
 
-    def _change_shape(self, sink: Sink) -> None:
-        if isinstance(sink.committer, ChangesShape):
-            txid = self.committed.txid
-            for what in sink.committer.change_shape(txid):
-                notices.warning("Table %s from txid %s on: %s.", sink.name, txid + 1, what)
+    def _change_shapes(self, sinks: Sequence[Sink]) -> None:
+        txid = self.committed.txid
+        at = TransactionAttempt(txid + 1)
+        ready: list[tuple[str, Callable[[], tuple[str, ...]]]] = []
+        for sink in sinks:
+            if isinstance(sink.committer, ChangesShape):
+                publish = sink.committer.change_shape(txid)
+                if publish is not None:
+                    reached("shape-staged", at)
+                    ready.append((sink.name, publish))
+        for table, publish in ready:
+            for what in publish():
+                notices.warning("Table %s, from txid %s on: %s.", table, txid + 1, what)
+            reached("shape-changed", at)
 
     def open_without_columns(self, sink: Sink) -> None:
         """Refuse a table that no columns would fit."""
