@@ -33,6 +33,7 @@ _LISTS = {
     "new_tables": ",",
     "dropped_tables": ",",
     "dropped_columns": ",",
+    "backfilled_tables": ",",
     "rebuilt_tables": ",",
 }
 """Setting -> the separator of its values in a text. A table's path may have a colon."""

@@ -80,6 +80,9 @@ class TopologyConfig(BaseModel):
     dropped_columns: tuple[str, ...] = ()
     """Columns of tables that the program no longer has, each as TABLE:COLUMN. A start without one
     that is not listed here is refused: a program of before may have been started by mistake."""
+    backfilled_tables: tuple[str, ...] = ()
+    """Paths of tables that get the txids that they lack before the run goes on: new tables, and
+    tables that were dropped and put back. What those txids read is read anew."""
     rebuilt_tables: tuple[str, ...] = ()
     """Paths of tables whose rows may be written anew if the program needs them in another shape.
     A start that needs to, for a table that is not listed here, is refused: it takes time."""

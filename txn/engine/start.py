@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
+from txn.dataflow.graph import Sink
 from txn.engine.base.shared_folders import local_tables, try_folder
 from txn.engine.base.threads import Straggler, abandoned_error, run_within
 from txn.engine.changed_code import (
@@ -25,8 +26,10 @@ from txn.engine.loop.ending_errors import not_started
 from txn.engine.loop.equipment import Equipment
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.backfill import require_history, require_refillable
+from txn.engine.work.history import read_history
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
-from txn.interfaces import NOTICES, CommitterContext
+from txn.interfaces import NOTICES, Committer, CommitterContext, Publication
 from txn.observers import LeadershipWon, RunStarted
 from txn.protocol import coordinator
 from txn.protocol.records import (
@@ -96,7 +99,8 @@ class Start:
         equipment = self._equipment(lambda *_: None)
         try:
             newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
-            self._known_tables(progress, newest)
+            filling = self._tables_to_fill(equipment, progress.committed, newest)
+            self._known_tables(progress, _without(newest, filling), filling)
             self._open_spouts(equipment, progress)
             self._call_in_time(equipment.rehearse, _TRYING)
         finally:
@@ -122,10 +126,16 @@ class Start:
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.report(LeadershipWon)
-        progress, misfit = self._check_durable(equipment, epoch, tried)
-        recovered, publications = self._recover(equipment, epoch, progress, misfit)
+        progress, misfit, filling = self._check_durable(equipment, epoch, tried)
+        recovered, publications = self._recover(equipment, epoch, progress, misfit, filling)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         equipment.change_shapes()
+        for sink in filling:
+            txid = recovered.committed.txid
+            history = read_history(self._donors(filling), txid)
+            equipment.backfill(
+                sink, history, txid, self.definition.config, self.store, self.monotonic
+            )
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered)
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
@@ -136,8 +146,13 @@ class Start:
 
     def _check_durable(
         self, equipment: Equipment, epoch: int, tried: list[Storage]
-    ) -> tuple[Progress, TxnError | None]:
-        """The durable progress, after a check that program, spouts and tables fit it."""
+    ) -> tuple[Progress, TxnError | None, Sequence[Sink]]:
+        """The durable progress, after a check that program, spouts and tables fit it.
+
+        Returns:
+            The progress; the error of open batches that do not fit, or None; the tables that get
+            the txids that they lack.
+        """
         name = self.definition.name
         life = self.store.incarnation()
         durable = self.store.load()
@@ -152,14 +167,46 @@ class Start:
             config.rebuilt_tables,
         )
         newest = equipment.attach_tables(context)
+        filling = self._tables_to_fill(equipment, durable.committed, newest)
+        newest = _without(newest, filling)
         progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        committed = self._known_tables(progress, newest)
+        committed = self._known_tables(progress, newest, filling)
         progress = progress.model_copy(update={"committed": committed})
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
-        return progress, misfit
+        return progress, misfit, filling
+
+    def _tables_to_fill(
+        self, equipment: Equipment, committed: CommittedRecord, newest: Newest
+    ) -> Sequence[Sink]:
+        """The tables of `backfilled_tables` that lack committed txids.
+
+        Raises:
+            TopologyError: the rows of one depend on more than its sources.
+            RecoveryRefusedError: no log records what the txids read.
+        """
+        config = self.definition.config
+        named = {identity(table) for table in config.backfilled_tables}
+        filling = [
+            sink
+            for sink in self.definition.sinks
+            if identity(sink.name) in named and _last_txid(newest[sink.name]) < committed.txid
+        ]
+        accepted = {identity(table) for table in config.new_tables}
+        history = read_history(self._donors(filling), committed.txid) if filling else None
+        for sink in filling:
+            require_refillable(sink)
+            if history is not None and _last_txid(newest[sink.name]) + 1 < history.first:
+                may_lack = identity(sink.name) in accepted and newest[sink.name] is None
+                require_history(sink.name, history, committed.txid, may_lack=may_lack)
+            if history is not None and newest[sink.name] is None:
+                equipment.tables.begin_at(sink.name, history.first)
+        return filling
+
+    def _donors(self, filling: Sequence[Sink]) -> list[Committer]:
+        return [sink.committer for sink in self.definition.sinks if sink not in filling]
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest
@@ -193,11 +240,16 @@ class Start:
         return progress, None
 
     def _recover(
-        self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
+        self,
+        equipment: Equipment,
+        epoch: int,
+        progress: Progress,
+        misfit: TxnError | None,
+        filling: Sequence[Sink],
     ) -> tuple[Recovered, Newest]:
         """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
-        publications = self._fence_tables(equipment)
+        publications = _without(self._fence_tables(equipment), filling)
         if misfit is not None:
             if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
@@ -271,9 +323,18 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, newest: Newest) -> CommittedRecord:
-        """The committed record with today's table names; refuses tables that are gone or new."""
+    def _known_tables(
+        self, progress: Progress, newest: Newest, filling: Sequence[Sink] = ()
+    ) -> CommittedRecord:
+        """The committed record with today's table names; refuses tables that are gone or new.
+
+        Args:
+            filling: tables that get the txids that they lack.
+        """
         definition, committed = self.definition, progress.committed
+        left = {identity(sink.name) for sink in filling}
+        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
+        committed = committed.model_copy(update={"tables": tables})
         holding = [
             table
             for table, entry in newest.items()
@@ -358,3 +419,13 @@ class Start:
         grace = self.definition.config.stop_grace_secs
         _, stragglers = run_within(grace, equipment.close, "closing spouts and tables")
         self.stragglers.extend(stragglers)
+
+
+def _without(newest: Newest, filling: Sequence[Sink]) -> Newest:
+    """The newest publications of all tables but these."""
+    names = {sink.name for sink in filling}
+    return {name: entry for name, entry in newest.items() if name not in names}
+
+
+def _last_txid(entry: tuple[int, Publication] | None) -> int:
+    return entry[1].last_txid if entry else 0

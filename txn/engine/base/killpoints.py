@@ -36,6 +36,7 @@ MAINTENANCE_POINTS = (
 SHAPE_POINTS = (
     "shape-staged",  # a table has its next generation, and no version refers to it
     "shape-changed",  # a version has given it another shape; further tables may wait for theirs
+    "backfilled",  # a table has got the txids up to this one, which it lacked
 )
 """Points of a start with a changed program; the attempt names the next txid."""
 

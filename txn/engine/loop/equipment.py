@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from txn.config import TopologyConfig
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.backfill import Backfill
 from txn.engine.work.commit import Committing
 from txn.engine.work.emission import Emissions
+from txn.engine.work.history import History
 from txn.engine.work.jobs import Jobs
 from txn.engine.work.lookups import Lookups
 from txn.engine.work.processing import Processing
@@ -22,6 +25,7 @@ from txn.engine.work.tables import Tables
 from txn.interfaces import CommitterContext
 from txn.protocol.events import Metadata
 from txn.protocol.recovery import Newest
+from txn.protocol.store import ProgressStore
 from txn.spark.own_session import own_session
 
 if TYPE_CHECKING:
@@ -53,21 +57,15 @@ class Equipment:
     ) -> None:
         own = own_session(spark)
         self._spark = spark
+        self._name = name
         self._columns = StreamColumns(remember)
         self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
         self.jobs = Jobs(spark, name)
         self.spouts = Spouts(name, sources, self.jobs.enter_thread)
         self.tables = Tables(own, sinks)
         self._stager = Stager(own, self.tables, verify_rows=verify_rows)
-        self._emissions = Emissions(
-            spark,
-            own,
-            self.spouts,
-            sinks,
-            Lookups(spark, self.tables, self._stager),
-            self._columns,
-            verify_rows=verify_rows,
-        )
+        self._lookups = Lookups(spark, self.tables, self._stager)
+        self._emissions = self._emissions_of(own, sinks, verify_rows=verify_rows)
         self._committing = Committing(
             self.jobs,
             self.spouts,
@@ -86,6 +84,41 @@ class Equipment:
             self._committing,
             broadcast,
         )
+
+    def _emissions_of(
+        self, own: SparkSession, sinks: Sequence[Sink], *, verify_rows: bool
+    ) -> Emissions:
+        return Emissions(
+            self._spark,
+            own,
+            self.spouts,
+            sinks,
+            self._lookups,
+            self._columns,
+            verify_rows=verify_rows,
+        )
+
+    def backfill(
+        self,
+        sink: Sink,
+        history: History,
+        committed: int,
+        config: TopologyConfig,
+        leader: ProgressStore,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Give a table the txids that it lacks, up to `committed`."""
+        backfill = Backfill(
+            sink,
+            self._emissions_of(own_session(self._spark), [sink], verify_rows=False),
+            self._stager,
+            self.jobs,
+            epoch=leader.epoch,
+            topology=self._name,
+            assert_leading=leader.assert_leading,
+            monotonic=monotonic,
+        )
+        backfill.run(history, committed, config.max_group_commit)
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""

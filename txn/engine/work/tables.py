@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
@@ -58,6 +58,8 @@ class Tables:
         self._opened: set[str] = set()
         self._opening = threading.Lock()
         self._context = CommitterContext("", 0)
+        self._first_txids: dict[str, int] = {}
+        """Table that does not exist yet and gets its history -> its first txid."""
 
     # --- before the first batch --------------------------------------------------------------
 
@@ -70,6 +72,10 @@ class Tables:
             newest[sink.name] = sink.committer.last_publication()
         self.require_apart()
         return newest
+
+    def begin_at(self, table: str, txid: int) -> None:
+        """Let a table that does not exist yet begin with an earlier txid than the next one."""
+        self._first_txids[table] = txid
 
     def require_apart(self) -> None:
         """Refuse two names of one table, such as a bind mount; checks the tables that are open."""
@@ -100,7 +106,9 @@ class Tables:
         """Open a table for partials of these columns, once, as `Committer.open`."""
         with self._opening:
             if sink.name not in self._opened:
-                sink.committer.open(self._own, self._context, schema)
+                first = self._first_txids.get(sink.name, self._context.first_txid)
+                context = replace(self._context, first_txid=first)
+                sink.committer.open(self._own, context, schema)
                 self.require_apart()
                 if self._changing:
                     self._change_shapes([sink])

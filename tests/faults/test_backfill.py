@@ -1,0 +1,185 @@
+"""A table that comes late gets its history: the committed txids, read anew for it alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from tests.faults.harness import read_log
+from tests.faults.partitioned_run import SCHEMA, Literals
+from tests.faults.support import Points, observing, rows_of
+from tests.faults.test_recover import Poisonable, records
+from txn import Topology, TopologyConfig, TransactionAttempt
+from txn.errors import RecoveryRefusedError, TopologyError, TxnError
+from txn.interfaces import SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+
+class CrashedError(TxnError):
+    """The run ends here, as if the process had died."""
+
+
+class World:
+    """A topology whose program gets more tables from run to run."""
+
+    def __init__(self, spark: SparkSession, hosts: str, folder: Path, kind: SpoutKind) -> None:
+        self.spark = spark
+        self.hosts = f"{hosts}/{folder.parent.name}"
+        self.folder = folder
+        self.kind = kind
+
+    def run(
+        self,
+        counts: Mapping[str, int],
+        tables: tuple[str, ...] = ("rows", "totals"),
+        *,
+        poison: frozenset[int] = frozenset(),
+        **config: Any,
+    ) -> int:
+        """Run until so many records of each partition are read; the newest txid."""
+        data = {name: records(name, count) for name, count in counts.items()}
+        spout: Literals = Poisonable(data, SCHEMA, take_per_partition=1, kind=self.kind)
+        spout.poison = poison  # type: ignore[attr-defined]
+        for name in ("backfilled_tables", "new_tables", "dropped_tables"):
+            config[name] = tuple(str(self.folder / table) for table in config.get(name, ()))
+        settings = {"max_batch_attempts": 1, "on_exhausted": "quarantine", "max_group_commit": 2}
+        topology = Topology("late", TopologyConfig(**{**settings, **config}))
+        stream = topology.stream("s", spout)
+        for table in tables:
+            path, semantics = self.folder / table, self.kind.value
+            if "rows" in table:
+                stream.partition_persist(AppendTable(path, semantics))
+                continue
+            layout = "log" if "log" in table else "upsert"
+            state = StateTable(path, semantics, layout=layout)
+            stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
+        report = topology.run(self.spark, zookeeper=self.hosts, until="caught_up")
+        return report.committed_txid
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """Every row of an append table with its txid."""
+        return rows_of(self.folder / table, "p", "i", "k", "v", "txid")
+
+    def totals(self, table: str) -> list[tuple[Any, ...]]:
+        """Keys and values as readers see them."""
+        state = StateTable(self.folder / table).read(self.spark)
+        return sorted(tuple(row) for row in state.collect())
+
+    def expected(self, lost: frozenset[int] = frozenset()) -> list[tuple[Any, ...]]:
+        """What plain Python makes of the rows of "rows"."""
+        count, total = Counter[str](), Counter[str]()
+        for _, _, key, value, _ in self.rows("rows"):
+            count[key] += 1
+            total[key] += value
+        return sorted((key, count[key], total[key]) for key in count)
+
+    def clean_logs(self, *tables: str) -> None:
+        """Checkpoint tables, and delete every commit file but the newest."""
+        for name in tables:
+            table = DeltaTable(str(self.folder / name))
+            table.create_checkpoint()
+            for file in (self.folder / name / "_delta_log").glob("[0-9]*.json"):
+                if int(file.stem) < table.version():
+                    file.unlink()
+
+
+@pytest.fixture(params=[SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE], ids=lambda kind: kind.value)
+def world(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+) -> World:
+    """A new topology, for each kind of spout and table."""
+    return World(spark, zookeeper.hosts, warehouse, request.param)
+
+
+def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
+    """A new table that is filled with its history holds every record in the txid in which the
+    other tables have it, also if the process dies while the table is filled.
+
+    One txid of the history was quarantined, and another one has replayed it.
+    """
+    poison = frozenset({records("a", 3)[2][3]})
+    world.run({"a": 5, "b": 2}, poison=poison)
+    before = world.run({"a": 6, "b": 4})
+    tables = ("rows", "totals", "late_rows", "late", "late_log")
+    late = tables[2:]
+
+    def die(attempt: TransactionAttempt) -> None:
+        if attempt.txid >= 3:
+            raise CrashedError("here")
+
+    for _ in range(2):
+        with observing(Points(backfilled=die)), pytest.raises(CrashedError):
+            world.run({"a": 6, "b": 4}, tables, backfilled_tables=late)
+    after = world.run({"a": 9, "b": 5}, tables, backfilled_tables=late)
+    assert after > before
+    assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("late_log") == world.totals("totals")
+    assert world.totals("totals") == world.expected()
+    for table in late:
+        txids = [one.txid for one in read_log(world.folder / table)]
+        assert txids == list(range(1, after + 1))
+    world.run({"a": 10, "b": 5}, tables)  # the setting may go
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_dropped_table_is_put_back(world: World) -> None:
+    """A table that the program left out for a while gets the txids that it has missed."""
+    tables = ("rows", "totals", "late_rows")
+    world.run({"a": 3}, tables)
+    world.run({"a": 6}, dropped_tables=["late_rows"])
+    with pytest.raises(RecoveryRefusedError, match=r"TXN-804|late_rows"):
+        world.run({"a": 7}, tables)
+    world.run({"a": 7}, tables, backfilled_tables=["late_rows"])
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_history_that_is_gone_is_told_before_anything_happens(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Where the logs go back to a later txid only, the start is refused and names it; the setting
+    of the message lets the table begin there.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    first = world.run({"a": 3}, max_group_commit=1)
+    world.clean_logs("rows", "totals")
+    world.run({"a": 5}, max_group_commit=1)
+    tables = ("rows", "totals", "late_rows")
+    with pytest.raises(RecoveryRefusedError, match=f"filled from txid {first} on: .*new_tables="):
+        world.run({"a": 6}, tables, backfilled_tables=["late_rows"])
+    assert not (warehouse / "late_rows" / "_delta_log").exists()
+    late = ["late_rows"]
+    world.run({"a": 6}, tables, backfilled_tables=late, new_tables=late)
+    assert world.rows("late_rows") == [row for row in world.rows("rows") if row[-1] >= first]
+
+
+def test_a_table_behind_a_state_has_no_history(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """New values of a state are gone with their txid: such a table is refused by name."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    world.run({"a": 2})
+    data = {"a": records("a", 3)}
+    topology = Topology("late", TopologyConfig(backfilled_tables=(str(warehouse / "moves"),)))
+    stream = topology.stream("s", Literals(data, SCHEMA, take_per_partition=1, kind=world.kind))
+    stream.partition_persist(AppendTable(warehouse / "rows", "transactional"))
+    state = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals", "transactional"), n=Count(), total=Sum("v")
+    )
+    state.new_values().partition_persist(AppendTable(warehouse / "moves", "transactional"))
+    with pytest.raises(TopologyError, match=r"reads a state, .* name it in new_tables"):
+        topology.run(spark, zookeeper=world.hosts, until="caught_up")
