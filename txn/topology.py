@@ -255,6 +255,48 @@ class Topology:
         running.begin()
         return running
 
+    def backfill(
+        self, spark: SparkSession, tables: Sequence[str], *, zookeeper: str = "embedded"
+    ) -> dict[str, int]:
+        """Give tables the committed txids that they lack, beside a leader of the former program.
+
+        What the txids read is read anew for these tables alone. Ends when they hold the newest
+        committed txid; then run this program with the setting `backfilled_tables`.
+
+        Args:
+            tables: the paths of tables that the leader's program does not know.
+            zookeeper: as for `run`.
+
+        Returns:
+            Table -> the newest txid that it holds, of those that lacked any.
+
+        Raises:
+            TopologyError: a path is no table of this topology, nothing is committed yet, or the
+                rows of a table depend on more than its sources.
+            RecoveryRefusedError: the logs do not go back to the first txid.
+            FencedError: a leader with the same tables has begun; it goes on by itself.
+        """
+        from txn.backends import open_backend
+        from txn.engine.filling import fill
+        from txn.spark.jvm import require_classic
+
+        require_classic(spark)
+        self.check_complete("caught_up")
+        self._refuse_stragglers()
+        with open_backend(zookeeper, self.settings) as backend:
+            status = backend.status(self.name)
+            store = backend.open(self.name)
+            with contextlib.closing(store):
+                return fill(
+                    self.definition,
+                    spark,
+                    store,
+                    tables,
+                    epoch=status.epoch,
+                    life=status.incarnation,
+                    stragglers=self._stragglers,
+                )
+
     def preview(self, spark: SparkSession, rows: int = 20) -> dict[str, DataFrame]:
         """Compute the rows that the first batch would put into each table; write nothing.
 

@@ -49,6 +49,19 @@ class World:
         **config: Any,
     ) -> int:
         """Run until so many records of each partition are read; the newest txid."""
+        topology = self.topology(counts, tables, poison=poison, **config)
+        report = topology.run(self.spark, zookeeper=self.hosts, until="caught_up")
+        return report.committed_txid
+
+    def topology(
+        self,
+        counts: Mapping[str, int],
+        tables: tuple[str, ...],
+        *,
+        poison: frozenset[int] = frozenset(),
+        **config: Any,
+    ) -> Topology:
+        """The topology over the first so many records of each partition."""
         data = {name: records(name, count) for name, count in counts.items()}
         spout: Literals = Poisonable(data, SCHEMA, take_per_partition=1, kind=self.kind)
         spout.poison = poison  # type: ignore[attr-defined]
@@ -65,8 +78,7 @@ class World:
             layout = "log" if "log" in table else "upsert"
             state = StateTable(path, semantics, layout=layout)
             stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
-        report = topology.run(self.spark, zookeeper=self.hosts, until="caught_up")
-        return report.committed_txid
+        return topology
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
         """Every row of an append table with its txid."""
@@ -112,9 +124,9 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
 
     One txid of the history was quarantined, and another one has replayed it.
     """
-    poison = frozenset({records("a", 3)[2][3]})
-    world.run({"a": 5, "b": 2}, poison=poison)
-    before = world.run({"a": 6, "b": 4})
+    poison = frozenset({records("p1", 3)[2][3]})
+    world.run({"p1": 5, "p2": 2}, poison=poison)
+    before = world.run({"p1": 6, "p2": 4})
     tables = ("rows", "totals", "late_rows", "late", "late_log")
     late = tables[2:]
 
@@ -124,8 +136,8 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
 
     for _ in range(2):
         with observing(Points(backfilled=die)), pytest.raises(CrashedError):
-            world.run({"a": 6, "b": 4}, tables, backfilled_tables=late)
-    after = world.run({"a": 9, "b": 5}, tables, backfilled_tables=late)
+            world.run({"p1": 6, "p2": 4}, tables, backfilled_tables=late)
+    after = world.run({"p1": 9, "p2": 5}, tables, backfilled_tables=late)
     assert after > before
     assert world.rows("late_rows") == world.rows("rows")
     assert world.totals("late") == world.totals("late_log") == world.totals("totals")
@@ -133,18 +145,41 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
     for table in late:
         txids = [one.txid for one in read_log(world.folder / table)]
         assert txids == list(range(1, after + 1))
-    world.run({"a": 10, "b": 5}, tables)  # the setting may go
+    world.run({"p1": 10, "p2": 5}, tables)  # the setting may go
     assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_table_is_filled_beside_the_former_program(world: World) -> None:
+    """`Topology.backfill` leads nothing: the former program goes on, what it commits meanwhile is
+    filled in by the next call or by the new program itself, and a call after that is refused.
+    """
+    tables, late = ("rows", "totals", "late_rows", "late"), ("late_rows", "late")
+    paths = [str(world.folder / table) for table in late]
+    first = world.run({"p1": 4})
+    for counts in ({"p1": 4}, {"p1": 6, "p2": 2}):
+        newest = world.run(counts)
+        program = world.topology(counts, tables)
+        filled = program.backfill(world.spark, paths, zookeeper=world.hosts)
+        assert filled == dict.fromkeys(paths, newest)
+        assert program.backfill(world.spark, paths, zookeeper=world.hosts) == {}
+    assert newest > first
+    assert world.rows("late_rows") == world.rows("rows")
+    after = world.run({"p1": 8, "p2": 3}, tables, backfilled_tables=late)
+    assert after > newest
+    assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("totals") == world.expected()
+    with pytest.raises(TopologyError, match="has no table 'nowhere' to fill"):
+        program.backfill(world.spark, ["nowhere"], zookeeper=world.hosts)
 
 
 def test_a_dropped_table_is_put_back(world: World) -> None:
     """A table that the program left out for a while gets the txids that it has missed."""
     tables = ("rows", "totals", "late_rows")
-    world.run({"a": 3}, tables)
-    world.run({"a": 6}, dropped_tables=["late_rows"])
+    world.run({"p1": 3}, tables)
+    world.run({"p1": 6}, dropped_tables=["late_rows"])
     with pytest.raises(RecoveryRefusedError, match=r"TXN-804|late_rows"):
-        world.run({"a": 7}, tables)
-    world.run({"a": 7}, tables, backfilled_tables=["late_rows"])
+        world.run({"p1": 7}, tables)
+    world.run({"p1": 7}, tables, backfilled_tables=["late_rows"])
     assert world.rows("late_rows") == world.rows("rows")
 
 
@@ -155,15 +190,15 @@ def test_history_that_is_gone_is_told_before_anything_happens(
     of the message lets the table begin there.
     """
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
-    first = world.run({"a": 3}, max_group_commit=1)
+    first = world.run({"p1": 3}, max_group_commit=1)
     world.clean_logs("rows", "totals")
-    world.run({"a": 5}, max_group_commit=1)
+    world.run({"p1": 5}, max_group_commit=1)
     tables = ("rows", "totals", "late_rows")
     with pytest.raises(RecoveryRefusedError, match=f"filled from txid {first} on: .*new_tables="):
-        world.run({"a": 6}, tables, backfilled_tables=["late_rows"])
+        world.run({"p1": 6}, tables, backfilled_tables=["late_rows"])
     assert not (warehouse / "late_rows" / "_delta_log").exists()
     late = ["late_rows"]
-    world.run({"a": 6}, tables, backfilled_tables=late, new_tables=late)
+    world.run({"p1": 6}, tables, backfilled_tables=late, new_tables=late)
     assert world.rows("late_rows") == [row for row in world.rows("rows") if row[-1] >= first]
 
 
@@ -172,8 +207,8 @@ def test_a_table_behind_a_state_has_no_history(
 ) -> None:
     """New values of a state are gone with their txid: such a table is refused by name."""
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
-    world.run({"a": 2})
-    data = {"a": records("a", 3)}
+    world.run({"p1": 2})
+    data = {"p1": records("p1", 3)}
     topology = Topology("late", TopologyConfig(backfilled_tables=(str(warehouse / "moves"),)))
     stream = topology.stream("s", Literals(data, SCHEMA, take_per_partition=1, kind=world.kind))
     stream.partition_persist(AppendTable(warehouse / "rows", "transactional"))

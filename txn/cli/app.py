@@ -37,6 +37,7 @@ def cli() -> None:
 
 
 for command in (
+    backfill,
     dashboard,
     doctor,
     explain,

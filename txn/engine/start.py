@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
-from txn.dataflow.graph import Sink
 from txn.engine.base.shared_folders import local_tables, try_folder
 from txn.engine.base.threads import Straggler, abandoned_error, run_within
 from txn.engine.changed_code import (
@@ -22,19 +21,20 @@ from txn.engine.changed_code import (
     program_of,
     record_to_keep,
 )
+from txn.engine.late_tables import LateTables
 from txn.engine.loop.ending_errors import not_started
 from txn.engine.loop.equipment import Equipment
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.broadcast import Broadcast
-from txn.engine.work.backfill import require_history, require_refillable
-from txn.engine.work.history import read_history
+from txn.engine.work.backfill import Leader
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
-from txn.interfaces import NOTICES, Committer, CommitterContext, Publication
+from txn.interfaces import NOTICES, CommitterContext
 from txn.observers import LeadershipWon, RunStarted
 from txn.protocol import coordinator
 from txn.protocol.records import (
     ColumnsRecord,
     CommittedRecord,
+    IncarnationRecord,
     LeaderIdentity,
     ProgramRecord,
     Progress,
@@ -99,12 +99,38 @@ class Start:
         equipment = self._equipment(lambda *_: None)
         try:
             newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
-            filling = self._tables_to_fill(equipment, progress.committed, newest)
-            self._known_tables(progress, _without(newest, filling), filling)
+            late = self._late_tables(progress, newest)
+            self._known_tables(progress, late.without(newest), late)
             self._open_spouts(equipment, progress)
             self._call_in_time(equipment.rehearse, _TRYING)
         finally:
             equipment.close()
+
+    # --- beside a leader ---------------------------------------------------------------------
+
+    def fill(self, tables: Sequence[str], epoch: int, life: IncarnationRecord) -> dict[str, int]:
+        """Fill tables that the leader's program does not know; return the last txid of each.
+
+        Raises:
+            TxnError: the refusal; what the tables have got by then stays.
+        """
+        progress = self.store.peek()
+        self._check_streams(progress)
+        equipment = self._equipment(lambda *_: None)
+        self.resources.callback(self._close, equipment)
+        context = CommitterContext(self.definition.name, epoch, life.id, frozenset(life.takes_over))
+        newest = equipment.attach_tables(context)
+        late = LateTables(self.definition, tables, progress.committed.txid, newest)
+        equipment.tables.begin_at(late.first_txids)
+        self._open_spouts(equipment, progress)
+        self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
+        leader = Leader(epoch, lambda: None, self.monotonic)
+        last = dict.fromkeys(late.names, 0)
+        while any(txid < progress.committed.txid for txid in last.values()):
+            late.fill(equipment, progress.committed.txid, leader)
+            last = dict.fromkeys(last, progress.committed.txid)
+            progress = self.store.peek()
+        return last
 
     # --- a leader ----------------------------------------------------------------------------
 
@@ -126,16 +152,12 @@ class Start:
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.report(LeadershipWon)
-        progress, misfit, filling = self._check_durable(equipment, epoch, tried)
-        recovered, publications = self._recover(equipment, epoch, progress, misfit, filling)
+        progress, misfit, late = self._check_durable(equipment, epoch, tried)
+        recovered, publications = self._recover(equipment, epoch, progress, misfit, late)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         equipment.change_shapes()
-        for sink in filling:
-            txid = recovered.committed.txid
-            history = read_history(self._donors(filling), txid)
-            equipment.backfill(
-                sink, history, txid, self.definition.config, self.store, self.monotonic
-            )
+        leader = Leader(epoch, self.store.assert_leading, self.monotonic)
+        late.fill(equipment, recovered.committed.txid, leader)
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered)
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
@@ -146,7 +168,7 @@ class Start:
 
     def _check_durable(
         self, equipment: Equipment, epoch: int, tried: list[Storage]
-    ) -> tuple[Progress, TxnError | None, Sequence[Sink]]:
+    ) -> tuple[Progress, TxnError | None, LateTables]:
         """The durable progress, after a check that program, spouts and tables fit it.
 
         Returns:
@@ -167,46 +189,21 @@ class Start:
             config.rebuilt_tables,
         )
         newest = equipment.attach_tables(context)
-        filling = self._tables_to_fill(equipment, durable.committed, newest)
-        newest = _without(newest, filling)
+        late = self._late_tables(durable, newest)
+        equipment.tables.begin_at(late.first_txids)
+        newest = late.without(newest)
         progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        committed = self._known_tables(progress, newest, filling)
+        committed = self._known_tables(progress, newest, late)
         progress = progress.model_copy(update={"committed": committed})
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
-        return progress, misfit, filling
+        return progress, misfit, late
 
-    def _tables_to_fill(
-        self, equipment: Equipment, committed: CommittedRecord, newest: Newest
-    ) -> Sequence[Sink]:
-        """The tables of `backfilled_tables` that lack committed txids.
-
-        Raises:
-            TopologyError: the rows of one depend on more than its sources.
-            RecoveryRefusedError: no log records what the txids read.
-        """
-        config = self.definition.config
-        named = {identity(table) for table in config.backfilled_tables}
-        filling = [
-            sink
-            for sink in self.definition.sinks
-            if identity(sink.name) in named and _last_txid(newest[sink.name]) < committed.txid
-        ]
-        accepted = {identity(table) for table in config.new_tables}
-        history = read_history(self._donors(filling), committed.txid) if filling else None
-        for sink in filling:
-            require_refillable(sink)
-            if history is not None and _last_txid(newest[sink.name]) + 1 < history.first:
-                may_lack = identity(sink.name) in accepted and newest[sink.name] is None
-                require_history(sink.name, history, committed.txid, may_lack=may_lack)
-            if history is not None and newest[sink.name] is None:
-                equipment.tables.begin_at(sink.name, history.first)
-        return filling
-
-    def _donors(self, filling: Sequence[Sink]) -> list[Committer]:
-        return [sink.committer for sink in self.definition.sinks if sink not in filling]
+    def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
+        named = self.definition.config.backfilled_tables
+        return LateTables(self.definition, named, progress.committed.txid, newest)
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest
@@ -245,11 +242,11 @@ class Start:
         epoch: int,
         progress: Progress,
         misfit: TxnError | None,
-        filling: Sequence[Sink],
+        late: LateTables,
     ) -> tuple[Recovered, Newest]:
         """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
-        publications = _without(self._fence_tables(equipment), filling)
+        publications = late.without(self._fence_tables(equipment))
         if misfit is not None:
             if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
@@ -324,15 +321,15 @@ class Start:
     # --- both --------------------------------------------------------------------------------
 
     def _known_tables(
-        self, progress: Progress, newest: Newest, filling: Sequence[Sink] = ()
+        self, progress: Progress, newest: Newest, late: LateTables
     ) -> CommittedRecord:
         """The committed record with today's table names; refuses tables that are gone or new.
 
         Args:
-            filling: tables that get the txids that they lack.
+            newest: of all tables but those that are late.
         """
         definition, committed = self.definition, progress.committed
-        left = {identity(sink.name) for sink in filling}
+        left = set(map(identity, late.names))
         tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
         committed = committed.model_copy(update={"tables": tables})
         holding = [
@@ -419,13 +416,3 @@ class Start:
         grace = self.definition.config.stop_grace_secs
         _, stragglers = run_within(grace, equipment.close, "closing spouts and tables")
         self.stragglers.extend(stragglers)
-
-
-def _without(newest: Newest, filling: Sequence[Sink]) -> Newest:
-    """The newest publications of all tables but these."""
-    names = {sink.name for sink in filling}
-    return {name: entry for name, entry in newest.items() if name not in names}
-
-
-def _last_txid(entry: tuple[int, Publication] | None) -> int:
-    return entry[1].last_txid if entry else 0

@@ -10,7 +10,7 @@ from txn.config import TopologyConfig
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.reporting.broadcast import Broadcast
-from txn.engine.work.backfill import Backfill
+from txn.engine.work.backfill import Backfill, Leader
 from txn.engine.work.commit import Committing
 from txn.engine.work.emission import Emissions
 from txn.engine.work.history import History
@@ -25,7 +25,6 @@ from txn.engine.work.tables import Tables
 from txn.interfaces import CommitterContext
 from txn.protocol.events import Metadata
 from txn.protocol.recovery import Newest
-from txn.protocol.store import ProgressStore
 from txn.spark.own_session import own_session
 
 if TYPE_CHECKING:
@@ -104,20 +103,11 @@ class Equipment:
         history: History,
         committed: int,
         config: TopologyConfig,
-        leader: ProgressStore,
-        monotonic: Callable[[], float],
+        leader: Leader,
     ) -> None:
         """Give a table the txids that it lacks, up to `committed`."""
-        backfill = Backfill(
-            sink,
-            self._emissions_of(own_session(self._spark), [sink], verify_rows=False),
-            self._stager,
-            self.jobs,
-            epoch=leader.epoch,
-            topology=self._name,
-            assert_leading=leader.assert_leading,
-            monotonic=monotonic,
-        )
+        emissions = self._emissions_of(own_session(self._spark), [sink], verify_rows=False)
+        backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader)
         backfill.run(history, committed, config.max_group_commit)
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
@@ -147,8 +137,13 @@ class Equipment:
         batch, before any job. Tables that lack content named by the spouts' positions get a copy.
         """
         self.jobs.enter_thread()
-        self._stager.check_and_open(self._emissions.nothing())
+        self._stager.check_and_open(self._emissions.nothing(), self.tables.all)
         self._keeper.mend()
+
+    def open_tables(self, sinks: Sequence[Sink]) -> None:
+        """Open these tables alone; create those that are missing."""
+        self.jobs.enter_thread()
+        self._stager.check_and_open(self._emissions.nothing(), sinks)
 
     def change_shapes(self) -> None:
         """Give the tables the shape of the program, before the first batch."""

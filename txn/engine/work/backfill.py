@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from txn.attempts import TransactionAttempt
@@ -24,7 +25,7 @@ from txn.errors import RecoveryRefusedError, TopologyError
 from txn.interfaces import NOTICES, Member, Publication, Staged
 from txn.interfaces.committer_capabilities import CleansUp
 
-__all__ = ["Backfill", "require_history", "require_refillable"]
+__all__ = ["Backfill", "Leader", "require_history", "require_refillable"]
 
 notices = logging.getLogger(NOTICES)
 
@@ -74,12 +75,23 @@ def require_history(table: str, history: History, committed: int, *, may_lack: b
     )
 
 
+@dataclass(frozen=True)
+class Leader:
+    """The process in whose epoch a table is filled."""
+
+    epoch: int
+    assert_leading: Callable[[], None]
+    """Returns once it is certain that no newer leader exists. Beside a leader: the table's own log
+    decides, which a leader that knows the table fences."""
+    monotonic: Callable[[], float]
+    """Seconds."""
+
+
 class Backfill:
     """Fills one table.
 
     Args:
         emissions: of this table alone.
-        assert_leading: returns once it is certain that no newer leader exists.
     """
 
     def __init__(
@@ -88,20 +100,15 @@ class Backfill:
         emissions: Emissions,
         stager: Stager,
         jobs: Jobs,
-        *,
-        epoch: int,
         topology: str,
-        assert_leading: Callable[[], None],
-        monotonic: Callable[[], float],
+        leader: Leader,
     ) -> None:
         self._sink = sink
         self._emissions = emissions
         self._stager = stager
         self._jobs = jobs
-        self._epoch = epoch
         self._topology = topology
-        self._assert_leading = assert_leading
-        self._monotonic = monotonic
+        self._leader = leader
 
     def run(self, history: History, committed: int, most: int) -> None:
         """Give the table every txid that it lacks.
@@ -118,11 +125,11 @@ class Backfill:
             "Table %s gets its history: txids %s to %s.", self._sink.name, first, committed
         )
         groups = most if self._sink.committer.groups else 1
-        told = self._monotonic()
+        told = self._leader.monotonic()
         for step in history.steps(after, groups):
             self._publish(step)
-            if self._monotonic() - told > _NOTICE_SECS:
-                told = self._monotonic()
+            if self._leader.monotonic() - told > _NOTICE_SECS:
+                told = self._leader.monotonic()
                 at = step.members[-1].txid
                 notices.warning("Table %s has txid %s of %s.", self._sink.name, at, committed)
 
@@ -133,7 +140,7 @@ class Backfill:
             staged = self._stage(step, attempts)
             publication = table_publication(self._publication(step), staged)
             prepared = committer.prepare(staged, publication)
-            self._assert_leading()
+            self._leader.assert_leading()
             committer.publish(prepared, publication)
         reached("backfilled", attempts[-1])
         if isinstance(committer, CleansUp):
@@ -161,7 +168,7 @@ class Backfill:
         members = [Member(**_read_by(m)) for m in step.members]
         return Publication(
             topology=self._topology,
-            epoch=self._epoch,
+            epoch=self._leader.epoch,
             first_txid=step.members[0].txid,
             last_txid=last.txid,
             attempt_id=last.attempt_id,

@@ -73,9 +73,9 @@ class Tables:
         self.require_apart()
         return newest
 
-    def begin_at(self, table: str, txid: int) -> None:
-        """Let a table that does not exist yet begin with an earlier txid than the next one."""
-        self._first_txids[table] = txid
+    def begin_at(self, first_txids: Mapping[str, int]) -> None:
+        """Let tables that do not exist yet begin with an earlier txid than the next one."""
+        self._first_txids |= first_txids
 
     def require_apart(self) -> None:
         """Refuse two names of one table, such as a bind mount; checks the tables that are open."""
