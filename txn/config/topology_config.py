@@ -76,7 +76,7 @@ class TopologyConfig(BaseModel):
     before. A new table of an old topology is refused if it is not among them."""
     dropped_tables: tuple[str, ...] = ()
     """Paths of tables that the topology once had and the program no longer names. A start without
-    one that is not listed here is refused, because it could not be put back later."""
+    one that is not listed here is refused: it would lack the txids from then on."""
     dropped_columns: tuple[str, ...] = ()
     """Columns of tables that the program no longer has, each as TABLE:COLUMN. A start without one
     that is not listed here is refused: a program of before may have been started by mistake."""
