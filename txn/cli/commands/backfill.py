@@ -17,6 +17,7 @@ from txn.cli.options import (
 )
 from txn.errors import UserError
 from txn.operations.loading import load_topology
+from txn.storage.locations import identity
 
 __all__ = ["backfill"]
 
@@ -62,10 +63,11 @@ def backfill(
     if as_json:
         print_json({"topology": topology.name, "tables": filled})
         return
+    for table, txid in filled.items():
+        click.echo(f"Table {table} holds every txid up to {txid}.")
+    full = {identity(table) for table in filled}
     for table in chosen:
-        if table in filled:
-            click.echo(f"Table {table} holds every txid up to {filled[table]}.")
-        else:
+        if identity(table) not in full:
             click.echo(f"Table {table} lacked nothing.")
     names = ",".join(chosen)
     click.echo(f"Start the new program with --set backfilled_tables={names}.")
