@@ -23,7 +23,7 @@ from txn.machine.liveness import is_alive
 from txn.operations.loading import TargetError
 from txn.operations.table_logs import recent_publications, table_log
 from txn.protocol.backend import ProgressBackend
-from txn.protocol.rebuild import quarantined, rebuild, replayed
+from txn.protocol.rebuild import Publications, quarantined, rebuild, replayed
 from txn.protocol.records import Progress
 from txn.storage.locations import identity
 
@@ -94,9 +94,26 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
         raise missing[0]
     definition = topology.definition
     progress = rebuild(
-        topology.name, definition.opaque_streams, publications, skipping=definition.skipping_tables
+        topology.name,
+        definition.opaque_streams,
+        _without_late(publications, topology.settings.backfilled_tables),
+        skipping=definition.skipping_tables,
     )
     return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
+
+
+def _without_late(publications: Publications, named: Collection[str]) -> Publications:
+    """Leave out tables that are being filled with their history, and lack committed txids."""
+    places = {identity(table) for table in named}
+    others = [
+        e[0][1].first_txid for t, e in publications.items() if e and identity(t) not in places
+    ]
+    least = max(others, default=1) - 1
+    return {
+        table: entries
+        for table, entries in publications.items()
+        if identity(table) not in places or (entries and entries[0][1].last_txid >= least)
+    }
 
 
 def is_needed(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> bool:
