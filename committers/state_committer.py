@@ -116,15 +116,23 @@ class StateCommitter(TableCommitter, Generic[L]):
 
     def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
         """Write every key's row anew, in the shape of `spec`."""
-        files, reading = self._log.files_now(), self._reading()
-        reader = bucket_reader(reading, self._logged_schema(), self._storage)
+        files, session = self._log.files_now(), self._turn_session()
+        reader = bucket_reader(session, self._logged_schema(), self._storage)
         stored = reader.parquet(*(self._storage.read_url(file.path) for file in files))
-        rows = generation_rows(stored, self._log.properties, self._layout, spec, self.name)
-        return Generation(self._write_generation(rows, committed), files)
+        rows, shuffled = generation_rows(
+            stored, self._log.properties, self._layout, spec, self.name
+        )
+        return Generation(self._write_generation(rows, committed, shuffled=shuffled), files)
 
     @abstractmethod
-    def _write_generation(self, rows: DataFrame, committed: int) -> tuple[StagedFile, ...]:
-        """Write the rows of the next generation, which no reader sees yet."""
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
+        """Write the rows of the next generation, which no reader sees yet.
+
+        Args:
+            shuffled: True if Spark has sent the rows to partitions by their keys.
+        """
 
     def _turn_session(self) -> SparkSession:
         """The session of a commit turn."""

@@ -36,8 +36,8 @@ def generation_rows(
     layout: StateShape,
     spec: TableSpec,
     table: str,
-) -> DataFrame:
-    """Return all columns of the new shape, one row per key, each with the txid that last wrote it.
+) -> tuple[DataFrame, bool]:
+    """Compute all columns of the new shape, one row per key, with the txid that last wrote it.
 
     No row has previous values: all of them are committed, so no replay reverts them.
 
@@ -46,6 +46,9 @@ def generation_rows(
         properties: the table's properties, which describe the rows.
         layout: the new description.
         spec: the new shape.
+
+    Returns:
+        The rows; True if Spark has sent them to partitions by the very keys that they have.
 
     Raises:
         TableRefusedError: an aggregate does not allow it, or a value does not fit its new type.
@@ -61,7 +64,10 @@ def generation_rows(
     rows = renamed_and_cast(rows, {**columns, TXID: types[TXID]}, spec, table)
     if merges:
         rows = merged_by_key(rows, layout.keys, layout.aggregates, with_txid=True)
-    return _complete(rows, former, layout, types)
+    # A key that was renamed or cast after the merge is sent elsewhere.
+    merged = former.readers_merge and layout.keys == former.keys
+    same = merged and all(stored.schema[k].dataType == types[k] for k in layout.keys)
+    return _complete(rows, former, layout, types), merges or same
 
 
 def _former_layout(

@@ -76,7 +76,9 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     # --- change the shape --------------------------------------------------------------------
 
-    def _write_generation(self, rows: DataFrame, committed: int) -> tuple[StagedFile, ...]:
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
         # In a compaction's folder: readers then know that each key is there once.
         return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
 

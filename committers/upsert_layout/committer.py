@@ -146,12 +146,14 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     # --- change the shape --------------------------------------------------------------------
 
-    def _write_generation(self, rows: DataFrame, committed: int) -> tuple[StagedFile, ...]:
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
         layout = self._layout
-        if layout.keys:  # the partition that Spark sends a key to is its bucket
-            rows = rows.repartition(layout.buckets, *map(quoted, layout.keys))
-        else:
+        if not layout.keys:
             rows = rows.coalesce(1)
+        elif not shuffled:  # the partition that Spark sends a key to is its bucket
+            rows = rows.repartition(layout.buckets, *map(quoted, layout.keys))
         attempt = TransactionAttempt(committed + 1, 0)
         return self._area.write(rows, attempt, partition_by=BUCKET)
 

@@ -67,7 +67,8 @@ class World:
         data = {name: records(name, count) for name, count in counts.items()}
         spout: Literals = Poisonable(data, SCHEMA, take_per_partition=1, kind=self.kind)
         spout.poison = poison  # type: ignore[attr-defined]
-        for name in ("backfilled_tables", "new_tables", "dropped_tables"):
+        buckets = config.pop("buckets", 4)
+        for name in ("backfilled_tables", "rebuilt_tables", "new_tables", "dropped_tables"):
             config[name] = tuple(str(self.folder / table) for table in config.get(name, ()))
         settings = {"max_batch_attempts": 1, "on_exhausted": "quarantine", "max_group_commit": 2}
         topology = Topology("late", TopologyConfig(**{**settings, **config}))
@@ -78,7 +79,8 @@ class World:
                 stream.partition_persist(AppendTable(path, semantics))
                 continue
             layout = "log" if "log" in table else "upsert"
-            state = StateTable(path, semantics, layout=layout)
+            own = buckets if table == "late" else 4
+            state = StateTable(path, semantics, layout=layout, buckets=own)
             stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
         return topology
 
@@ -196,15 +198,24 @@ def test_a_wiped_zookeeper_is_rebuilt_while_a_table_is_filled(
     assert world.rows("late_rows") == world.rows("rows")
 
 
-def test_a_dropped_table_is_put_back(world: World) -> None:
-    """A table that the program left out for a while gets the txids that it has missed."""
-    tables = ("rows", "totals", "late_rows")
+@pytest.mark.parametrize("beside", [False, True], ids=["by the run", "beside"])
+def test_a_dropped_table_is_put_back(world: World, beside: bool) -> None:
+    """A table that the program left out for a while gets the txids that it has missed, also if the
+    program needs it in another shape by now.
+    """
+    tables, late = ("rows", "totals", "late_rows", "late"), ("late_rows", "late")
     world.run({"p1": 3}, tables)
-    world.run({"p1": 6}, dropped_tables=["late_rows"])
-    with pytest.raises(RecoveryRefusedError, match=r"TXN-804|late_rows"):
+    world.run({"p1": 6}, dropped_tables=late)
+    with pytest.raises(RecoveryRefusedError, match=r"holds txid \d+, but ZooKeeper says"):
         world.run({"p1": 7}, tables)
-    world.run({"p1": 7}, tables, backfilled_tables=["late_rows"])
+    changed = {"buckets": 7, "rebuilt_tables": ["late"], "backfilled_tables": late}
+    if beside:
+        paths = [str(world.folder / table) for table in late]
+        program = world.topology({"p1": 6}, tables, **changed)
+        assert set(program.backfill(world.spark, paths, zookeeper=world.hosts)) == set(paths)
+    world.run({"p1": 7}, tables, **changed)
     assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("totals") == world.expected()
 
 
 def test_history_that_is_gone_is_told_before_anything_happens(

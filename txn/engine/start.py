@@ -118,12 +118,13 @@ class Start:
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         self.resources.callback(self._close, equipment)
-        context = CommitterContext(self.definition.name, epoch, life.id, frozenset(life.takes_over))
-        newest = equipment.attach_tables(context)
+        newest = equipment.attach_tables(self._context(epoch, life, progress))
         late = LateTables(self.definition, tables, progress.committed.txid, newest)
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
+        equipment.tables.advance(progress.committed.txid, progress.committed.tables)
+        equipment.change_shapes()
         leader = Leader(epoch, lambda: None, self.monotonic)
         last = dict.fromkeys(late.names, 0)
         while any(txid < progress.committed.txid for txid in last.values()):
@@ -178,17 +179,7 @@ class Start:
         name = self.definition.name
         life = self.store.incarnation()
         durable = self.store.load()
-        config = self.definition.config
-        context = CommitterContext(
-            name,
-            epoch,
-            life.id,
-            frozenset(life.takes_over),
-            durable.committed.txid + 1,
-            config.dropped_columns,
-            config.rebuilt_tables,
-        )
-        newest = equipment.attach_tables(context)
+        newest = equipment.attach_tables(self._context(epoch, life, durable))
         late = self._late_tables(durable, newest)
         equipment.tables.begin_at(late.first_txids)
         newest = late.without(newest)
@@ -200,6 +191,18 @@ class Start:
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
         return progress, misfit, late
+
+    def _context(self, epoch: int, life: IncarnationRecord, progress: Progress) -> CommitterContext:
+        config = self.definition.config
+        return CommitterContext(
+            self.definition.name,
+            epoch,
+            life.id,
+            frozenset(life.takes_over),
+            progress.committed.txid + 1,
+            config.dropped_columns,
+            config.rebuilt_tables,
+        )
 
     def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
         named = self.definition.config.backfilled_tables
