@@ -91,7 +91,7 @@ def test_the_newest_change_is_kept_until_the_next() -> None:
     first = program_of(topology(clean).definition)
     second = record_to_keep(program_of(topology(cleaner).definition), first, 15)
     assert (second.since, len(second.changes)) == (15, 1)
-    assert record_to_keep(program_of(topology(cleaner).definition), second, 20) is second
+    assert record_to_keep(program_of(topology(cleaner).definition), second, 20) == second
     newer = program_of(topology(cleaner).definition).model_copy(update={"python": "newer"})
     assert record_to_keep(newer, second, 20) == second.model_copy(update={"python": "newer"})
 
