@@ -156,4 +156,5 @@ def test_a_program_that_has_done_nothing_may_change_in_silence(
         run_in_memory(topology(function, batches=0, folder=tmp_path), spark, nodes)
     assert "not as it was" not in caplog.text
     program = MemoryProgress("t", nodes).peek().program
-    assert program == program_of(topology(cleaner).definition)
+    assert program is not None
+    assert program.stages == program_of(topology(cleaner).definition).stages

@@ -204,7 +204,7 @@ def _without_unread(
     of all later ones, too: its position stays where it was before the first of them.
 
     Raises:
-        RecoveryRefusedError: a table, but not each, holds what a batch has read of a dropped stream.
+        RecoveryRefusedError: some tables, not all, hold what a batch read of a dropped stream.
     """
     left: list[BatchRecord] = []
     unread: set[str] = set()
