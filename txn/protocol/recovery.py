@@ -161,13 +161,17 @@ def check_streams(
     if lost:
         names = ", ".join(map(repr, lost))
         new = sorted(set(streams) - recorded)
-        rename = f"stream({new[0] if len(new) == 1 else 'NAME'!r}, SPOUT, was={lost[0]!r})"
+        renamed = "".join(
+            f"If '{lost[0]}' was renamed, write stream({name!r}, SPOUT, was={lost[0]!r}): it goes "
+            "on from its position. "
+            for name in new[:1]
+        )
         raise RecoveryRefusedError(
             f"Topology '{topology}' has progress for stream {names} in ZooKeeper, but the program "
-            f"declares only {', '.join(sorted(streams))}. Nothing was changed. If '{lost[0]}' was "
-            f"renamed, write {rename}: it goes on from its position. If it is to be left out, set "
-            f"TopologyConfig(dropped_streams=({names},)), or --set "
-            f"dropped_streams={','.join(lost)}: its position is kept.",
+            f"declares only {', '.join(sorted(streams))}. Nothing was changed. "
+            f"{renamed}To leave it out, set TopologyConfig(dropped_streams=({names},)), "
+            f"or --set dropped_streams={','.join(lost)}: its position is kept, and a program that "
+            "declares it again goes on from there.",
             number="TXN-806",
         )
 
