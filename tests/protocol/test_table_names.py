@@ -119,6 +119,14 @@ def test_no_other_table_is_taken_for_the_one_that_was_moved():
         by_id(found, {"old/a": "A", "old/b": "D", "x": "C"})
 
 
+def test_a_table_that_is_known_by_its_place_is_not_another_ones_new_place():
+    """The id of a lost table at the place of a table without a recorded id: both cannot be it."""
+    found = {name: (4, publication(4)) for name in ("old/b", "old/c")}
+    recorded = {"old/a": "A", "old/c": "C"}
+    with pytest.raises(RecoveryRefusedError, match="does not name table 'old/a'"):
+        by_id(found, {"old/b": "A", "old/c": "C"}, recorded=recorded)
+
+
 def test_tables_without_a_recorded_id_are_recognised_as_before():
     """An earlier release recorded none, and other committers have none."""
     found = {name: (4, publication(4)) for name in ("old/a", "new/b", "new/c")}
