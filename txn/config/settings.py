@@ -35,6 +35,7 @@ _LISTS = {
     "dropped_columns": ",",
     "backfilled_tables": ",",
     "rebuilt_tables": ",",
+    "dropped_streams": ",",
 }
 """Setting -> the separator of its values in a text. A table's path may have a colon."""
 _SECRETS = ("zookeeper_auth", "zookeeper_keyfile_password")

@@ -86,6 +86,10 @@ class TopologyConfig(BaseModel):
     rebuilt_tables: tuple[str, ...] = ()
     """Paths of tables whose rows may be written anew if the program needs them in another shape.
     A start that needs to, for a table that is not listed here, is refused: it takes time."""
+    dropped_streams: tuple[str, ...] = ()
+    """Streams that the topology once had and the program no longer declares. A start without one
+    that is not listed here is refused. Its position is kept: a program that declares the stream
+    again goes on from there."""
     optimize_every_hours: float = Field(default=0.0, ge=0)
     """Hours between two rounds of `txn optimize` over the tables, by the leader itself, in a
     process beside its batches; the first one follows the first commit of a run. 0: never."""

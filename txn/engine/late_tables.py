@@ -6,15 +6,15 @@ runs the former program, and so does not know them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from txn.config import TopologyConfig
 from txn.dataflow.definition import Definition
 from txn.dataflow.graph import Sink
 from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
-from txn.engine.work.history import read_history
-from txn.interfaces import Committer, Publication
+from txn.engine.work.history import History, read_history
+from txn.interfaces import Publication
 from txn.protocol.recovery import Newest
 from txn.storage.locations import identity
 
@@ -46,7 +46,7 @@ class LateTables:
         )
         self.first_txids: dict[str, int] = {}
         """Table that does not exist yet -> the first txid that it gets."""
-        history = read_history(self._donors, committed) if self.sinks else None
+        history = self._history(committed) if self.sinks else None
         for sink in self.sinks:
             require_refillable(sink)
             if history is None:
@@ -76,13 +76,13 @@ class LateTables:
         """
         if not self.sinks:
             return
-        history = read_history(self._donors, committed)
+        history = self._history(committed)
         for sink in self.sinks:
             equipment.backfill(sink, history, committed, self._definition.config, leader)
 
-    @property
-    def _donors(self) -> Sequence[Committer]:
-        return [s.committer for s in self._definition.sinks if s not in self.sinks]
+    def _history(self, committed: int) -> History:
+        donors = [s.committer for s in self._definition.sinks if s not in self.sinks]
+        return read_history(donors, committed, self._definition.renamed)
 
 
 def _accepts(config: TopologyConfig, table: str) -> bool:

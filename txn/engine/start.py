@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ from txn.protocol.recovery import (
     require_tables,
 )
 from txn.protocol.store import ProgressStore
-from txn.protocol.table_names import by_todays_names
+from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
+from txn.protocol.table_names import by_todays_names, recorded_ids
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
 from txn.storage.locations import identity
@@ -94,13 +95,13 @@ class Start:
     def rehearse(self) -> None:
         """Make the checks that follow `lead`, and warm up. Neither leads nor writes."""
         self._tables_to_try()
-        progress = self.store.peek()
+        progress = self._by_present_streams(self.store.peek())
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         try:
-            newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
+            newest = self._attach_tables(equipment, CommitterContext(self.definition.name, 0))
             late = self._late_tables(progress, newest)
-            self._known_tables(progress, late.without(newest), late)
+            self._known_tables(progress, late.without(newest), late, equipment.tables.ids())
             self._open_spouts(equipment, progress)
             self._call_in_time(equipment.rehearse, _TRYING)
         finally:
@@ -114,11 +115,11 @@ class Start:
         Raises:
             TxnError: the refusal; what the tables have got by then stays.
         """
-        progress = self.store.peek()
+        progress = self._by_present_streams(self.store.peek())
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         self.resources.callback(self._close, equipment)
-        newest = equipment.attach_tables(self._context(epoch, life, progress))
+        newest = self._attach_tables(equipment, self._context(epoch, life, progress))
         late = LateTables(self.definition, tables, progress.committed.txid, newest)
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
@@ -160,7 +161,7 @@ class Start:
         leader = Leader(epoch, self.store.assert_leading, self.monotonic)
         late.fill(equipment, recovered.committed.txid, leader)
         pipeline = self._pipeline(equipment, recovered)
-        self._report_changes(progress.program, recovered)
+        self._report_changes(progress.program, recovered, equipment.tables.ids())
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
         aside = sorted(recovered.quarantined(progress.quarantined))
         self.broadcast.report(RunStarted, committed, tuple(started), tuple(aside))
@@ -178,16 +179,19 @@ class Start:
         """
         name = self.definition.name
         life = self.store.incarnation()
-        durable = self.store.load()
-        newest = equipment.attach_tables(self._context(epoch, life, durable))
+        durable = self._by_present_streams(self.store.load())
+        newest = self._attach_tables(equipment, self._context(epoch, life, durable))
         late = self._late_tables(durable, newest)
         equipment.tables.begin_at(late.first_txids)
         newest = late.without(newest)
         progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        committed = self._known_tables(progress, newest, late)
-        progress = progress.model_copy(update={"committed": committed})
+        committed = self._known_tables(progress, newest, late, equipment.tables.ids())
+        program = progress.program and progress.program.model_copy(
+            update={"tables": recorded_ids(progress)}
+        )
+        progress = progress.model_copy(update={"committed": committed, "program": program})
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
         return progress, misfit, late
@@ -262,6 +266,7 @@ class Start:
             publications,
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
+            dropped=definition.config.dropped_streams,
         )
         if recovered.roll_forward:
             log.info("[%s] rolled forward to txid %s", definition.name, recovered.committed.txid)
@@ -272,9 +277,14 @@ class Start:
             )
         return recovered, publications
 
-    def _report_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
+    def _report_changes(
+        self, before: ProgramRecord | None, recovered: Recovered, ids: Mapping[str, str]
+    ) -> None:
         """Report once that the program differs from the last run's, and record this one."""
         program, first = program_of(self.definition), recovered.committed.txid + 1
+        # A moved table has its former name, too, until a commit stores the present one.
+        tables = {**(before.tables if before else {}), **ids}
+        program = program.model_copy(update={"tables": tables})
         former = before if first > 1 or recovered.batches else None  # it has done nothing yet
         lines = [] if former is None else list_changes(former, program)
         if lines:
@@ -284,7 +294,7 @@ class Start:
 
     def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
-            return equipment.tables.fence()
+            return rename_in_newest(self.definition.renamed, equipment.tables.fence())
         except FencedError as error:
             # Either a newer leader was a moment faster, and then this raises, or the store has no
             # epoch as new as the tables'.
@@ -323,8 +333,20 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
+    def _by_present_streams(self, progress: Progress) -> Progress:
+        """The durable progress, under the names that the program has for its streams."""
+        definition = self.definition
+        check_renamed(definition.name, definition.renamed, progress.committed)
+        for former, name in definition.renamed.items():
+            if former in progress.committed.spouts:
+                log.info("[%s] stream '%s' was '%s' so far", definition.name, name, former)
+        return rename_in_progress(definition.renamed, progress)
+
+    def _attach_tables(self, equipment: Equipment, context: CommitterContext) -> Newest:
+        return rename_in_newest(self.definition.renamed, equipment.attach_tables(context))
+
     def _known_tables(
-        self, progress: Progress, newest: Newest, late: LateTables
+        self, progress: Progress, newest: Newest, late: LateTables, ids: Mapping[str, str]
     ) -> CommittedRecord:
         """The committed record with today's table names; refuses tables that are gone or new.
 
@@ -355,6 +377,8 @@ class Start:
             unborn=definition.unborn_tables(holding, seen),
             new=definition.config.new_tables,
             dropped=definition.config.dropped_tables,
+            ids=ids,
+            recorded=recorded_ids(progress),
         )
 
     def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
@@ -388,7 +412,13 @@ class Start:
 
     def _check_streams(self, progress: Progress) -> None:
         definition = self.definition
-        check_streams(definition.name, definition.streams, definition.opaque_streams, progress)
+        check_streams(
+            definition.name,
+            definition.streams,
+            definition.opaque_streams,
+            progress,
+            definition.config.dropped_streams,
+        )
 
     def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)

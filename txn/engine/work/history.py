@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from txn.attempts import LONGEST_GROUP
 from txn.delta.log import TableLog
 from txn.interfaces import Committer, Member, Publication
 from txn.interfaces.committer_capabilities import KeepsOwnLog
+from txn.protocol.stream_names import rename_in_publication
 from txn.storage.storage import Storage
 
 __all__ = ["History", "Step", "read_history"]
@@ -77,18 +79,23 @@ def _moved(publication: Publication, member: Member) -> dict[str, Any]:
     return {stream: read for stream, read in member.read.items() if read is not None}
 
 
-def read_history(donors: Iterable[Committer], committed: int) -> History:
+def read_history(
+    donors: Iterable[Committer], committed: int, renamed: Mapping[str, str] = MappingProxyType({})
+) -> History:
     """Return the longest history that a table records without a gap up to `committed`.
 
     Args:
         donors: committers of tables that hold `committed`.
+        renamed: former name of a stream -> its name in the program.
     """
-    histories = [History(_unbroken(committer, committed)) for committer in donors]
+    histories = [History(_unbroken(committer, committed, renamed)) for committer in donors]
     whole = [history for history in histories if history.publications]
     return min(whole, key=lambda history: history.first, default=History(()))
 
 
-def _unbroken(committer: Committer, committed: int) -> tuple[Publication, ...]:
+def _unbroken(
+    committer: Committer, committed: int, renamed: Mapping[str, str]
+) -> tuple[Publication, ...]:
     """Return the publications that stand, oldest first, back to the first gap."""
     if isinstance(committer, KeepsOwnLog):
         entries = committer.publications()
@@ -105,7 +112,7 @@ def _unbroken(committer: Committer, committed: int) -> tuple[Publication, ...]:
             continue  # published again later
         if kept.last_txid != below - 1:
             break
-        standing.append(kept)
+        standing.append(rename_in_publication(renamed, kept))
         below = kept.first_txid
     return tuple(reversed(standing))
 

@@ -77,18 +77,23 @@ class Tables:
         """Let tables that do not exist yet begin with an earlier txid than the next one."""
         self._first_txids |= first_txids
 
+    def ids(self) -> dict[str, str]:
+        """The id of every table that exists and has one."""
+        return {
+            sink.name: table_id
+            for sink in self.all
+            if isinstance(sink.committer, IdentifiesTable)
+            and (table_id := sink.committer.physical_id()) is not None
+        }
+
     def require_apart(self) -> None:
         """Refuse two names of one table, such as a bind mount; checks the tables that are open."""
         names: dict[str, str] = {}
-        for sink in self.all:
-            committer = sink.committer
-            table_id = committer.physical_id() if isinstance(committer, IdentifiesTable) else None
-            if table_id is None:
-                continue
-            other = names.setdefault(table_id, sink.name)
-            if other != sink.name:
+        for name, table_id in self.ids().items():
+            other = names.setdefault(table_id, name)
+            if other != name:
                 raise TableRefusedError(
-                    f"Tables '{other}' and '{sink.name}' are one table under two names, or one is "
+                    f"Tables '{other}' and '{name}' are one table under two names, or one is "
                     f"a copy of the other: both have the id {table_id}. A table holds one "
                     "publication per txid: give each committer a table of its own.",
                     number="TXN-110",
