@@ -45,12 +45,10 @@ class RebuildCost:
     @classmethod
     def of(cls, table: DeltaTable) -> RebuildCost:
         """Read the cost of rebuilding a table from its log."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        actions = pa.table(table.get_add_actions())
-        rows, size = (pc.sum(actions[name]).as_py() for name in ("num_records", "size_bytes"))
-        return cls(rows or 0, size or 0)
+        # Without pyarrow, which would import pandas to ask whether this is one of its frames.
+        actions = table.get_add_actions()
+        names = ("num_records", "size_bytes")
+        return cls(*(sum(n or 0 for n in actions[name].to_pylist()) for name in names))
 
 
 @dataclass(frozen=True)
