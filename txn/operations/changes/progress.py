@@ -83,7 +83,11 @@ class ProgressComparison:
         try:
             committed = self._by_todays_names(config.new_tables, config.dropped_tables)
         except RecoveryRefusedError as error:
-            refusals = [*self._refused_names(error)]
+            if error.number in _MOVED_OR_REPLACED:
+                # Two names may be one table: what is new or gone depends on that.
+                yield as_refused(self.definition.name, error, Verdict.CHOICE)
+                return
+            refusals = [*self._refused_names()]
             yield from refusals
         else:
             yield from self._moved(committed)
@@ -106,18 +110,16 @@ class ProgressComparison:
             dropped=dropped,
         )
 
-    def _refused_names(self, error: RecoveryRefusedError) -> Iterator[Change]:
+    def _refused_names(self) -> Iterator[Change]:
         """Yield the refusal of all tables that are gone, then that of each new one."""
-        if error.number in _MOVED_OR_REPLACED:
-            # Two names may be one table: what is new or gone depends on that.
-            yield as_refused(self.definition.name, error, Verdict.CHOICE)
-            return
-        config, gone = self.definition.config, tuple(self.progress.committed.tables)
+        config, committed = self.definition.config, tuple(self.progress.committed.tables)
+        places = {identity(name) for name in (*self.newest, *config.dropped_tables)}
+        gone = ", ".join(name for name in committed if identity(name) not in places)
         absent = [table for table, entry in self.newest.items() if entry is None]
-        tries = [(self.definition.name, absent, config.dropped_tables)]
+        tries = [(gone, absent, config.dropped_tables)]
         for table in absent:
             others = [other for other in absent if other != table]
-            tries.append((table, [*config.new_tables, *others], gone))
+            tries.append((table, [*config.new_tables, *others], committed))
         for subject, new, dropped in tries:
             try:
                 self._by_todays_names(new, dropped)

@@ -210,7 +210,7 @@ class _DeltaTable:
             replace(
                 change,
                 verdict=Verdict.REFUSED,
-                way_out=f"It was changed in {changed_by(self._culprit)}. Restore its definition.",
+                way_out=f"It was changed in {changed_by(self._culprit)}. Undo that.",
                 allowed=False,
                 number="TXN-304",
             )
