@@ -96,8 +96,10 @@ def test_nothing_differs_in_one_line(world: World) -> None:
     assert world.changes(PROGRAM) == (
         0,
         [
-            "changes: nothing differs (by the tables' logs alone: no ZooKeeper runs in this "
-            "folder; --zookeeper SPEC names or starts one)"
+            (
+                "changes: nothing differs (by the tables' logs alone: no ZooKeeper runs in this "
+                "folder; --zookeeper SPEC names or starts one)"
+            )
         ],
     )
 
@@ -109,8 +111,10 @@ def test_each_difference_has_its_verdict_and_its_way_out(world: World) -> None:
         1,
         [
             "changes (txid 1 is committed)",
-            "  totals  needs a rebuild  its buckets change from 4 to 2 "
-            f"(2 rows, {size / 1000:.1f} kB, roughly 0.0 s)",
+            (
+                "  totals  needs a rebuild  its buckets change from 4 to 2 "
+                f"(2 rows, {size / 1000:.1f} kB, roughly 1.0 s)"
+            ),
             f"    {REBUILD} [TXN-304]",
             "  totals  needs a choice   value 's' of the table is not in the program",
             f"    {DROP} [TXN-304]",
@@ -168,8 +172,10 @@ def test_a_run_is_refused_before_spark(world: World) -> None:
     refused = world.txn("run", OTHER, "--zookeeper", world.zookeeper)
     assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
         1,
-        "error: Table totals differs from the program: its buckets change from 4 to 2; value 's' "
-        f"of the table is not in the program. {REBUILD} {DROP} Nothing was changed. [TXN-304]",
+        (
+            "error: Table totals differs from the program: its buckets change from 4 to 2; value 's' "
+            f"of the table is not in the program. {REBUILD} {DROP} Nothing was changed. [TXN-304]"
+        ),
     )
     without_java = world.txn("run", PROGRAM, "--zookeeper", world.zookeeper)
     assert (without_java.returncode, "Java" in without_java.stderr) == (1, True)

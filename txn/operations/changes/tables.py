@@ -11,6 +11,7 @@ from txn.dataflow.definition import Definition
 from txn.errors import TableRefusedError, TxnError
 from txn.interfaces import Committer, Publication, Semantics
 from txn.interfaces.committer_capabilities import ChangesShape, KeepsOwnLog
+from txn.storage.asking import in_parallel
 from txn.text import first_line
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ __all__ = ["Columns", "RebuildCost", "TableComparison", "compare_tables", "refus
 Columns = Mapping[str, Any]
 """Column -> its type in the JSON of Delta and Spark."""
 
-_ROWS_PER_SEC = 100_000
-"""Rows that a rebuild writes in a second: measured with two slow cores. Rough: more cores and fewer
-columns are faster, an object store is slower."""
+_ROWS_PER_SEC = 1_000_000
+"""A third of what an upsert commit rewrites on two slow cores (docs/performance.md, (c)), because a
+rebuild shuffles as well. Rough: more cores are faster, wide rows and object stores slower."""
+_LEAST_SECS = 1.0
+"""Seconds of Spark's jobs and of the log, whatever the rows."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class RebuildCost:
     @property
     def seconds(self) -> float:
         """A rough estimate."""
-        return self.rows / _ROWS_PER_SEC
+        return _LEAST_SECS + self.rows / _ROWS_PER_SEC
 
     @classmethod
     def of(cls, table: DeltaTable) -> RebuildCost:
@@ -82,7 +85,10 @@ def compare_tables(
     """
     known = columns or {}
     return tuple(
-        _compared(sink.committer, definition, known.get(sink.name)) for sink in definition.sinks
+        in_parallel(
+            lambda sink: _compared(sink.committer, definition, known.get(sink.name)),
+            definition.sinks,
+        )
     )
 
 
