@@ -174,7 +174,8 @@ def test_a_run_is_refused_before_spark(world: World) -> None:
         1,
         (
             "error: Table totals differs from the program: its buckets change from 4 to 2; value "
-            f"'s' of the table is not in the program. {REBUILD} {DROP} Nothing was changed. [TXN-304]"
+            f"'s' of the table is not in the program. {REBUILD} {DROP} Nothing was changed. "
+            "[TXN-304]"
         ),
     )
     without_java = world.txn("run", PROGRAM, "--zookeeper", world.zookeeper)

@@ -17,11 +17,13 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.changes import Verdict
+from txn.dataflow.graph import NewValues
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate
 from txn.operations.changes.tables import RebuildCost, compare_tables, refuse_tables
 from txn.operations.changes.topology import PlannedChange, TopologyChanges, compare_topology
 from txn.testing import MemoryNodes, run_in_memory
+from txn.topology import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -328,9 +330,8 @@ def test_each_new_table_is_named(world: World) -> None:
         topology = program()
         stream = topology.stream("t", MemoryTransactionalSpout(BATCHES, COLUMNS))
         stream.partition_persist(AppendTable("of_t"))
-        ((source, *_),) = ([sink.parent for sink in topology.sinks],)
         for name in ("first", "second"):
-            topology._add_sink(source, AppendTable(name))
+            Stream(topology, topology.sinks[0].parent).partition_persist(AppendTable(name))
         return topology
 
     expected = [("first", "TXN-809"), ("second", "TXN-809"), ("of_t", "")]
@@ -338,6 +339,30 @@ def test_each_new_table_is_named(world: World) -> None:
     assert [(p.change.subject, p.change.number) for p in alone.changes] == expected
     asked = world.compare(with_two())
     assert [(p.change.subject, p.change.number) for p in asked.changes] == [*expected, ("t", "")]
+
+
+def test_a_table_may_get_its_history(world: World) -> None:
+    """A new table of `backfilled_tables` needs no other setting, and one that reads a state is
+    refused.
+    """
+
+    def with_late(*late: str) -> Topology:
+        topology = program(settings={"backfilled_tables": late})
+        stream = Stream(topology, topology.sinks[0].parent)
+        stream.partition_persist(AppendTable("late"))
+        totals = next(sink for sink in topology.sinks if sink.name == "totals")
+        Stream(topology, NewValues(totals)).partition_persist(AppendTable("values"))
+        return topology
+
+    numbers = [p.change.number for p in world.compare(with_late()).changes]
+    assert numbers == ["TXN-809", "TXN-809"]
+    for asked in (True, False):
+        late, values = (
+            p.change for p in world.compare(with_late("late", "values"), asked=asked).changes
+        )
+        assert (late.verdict, late.allowed) == (Verdict.REBUILD, True)
+        assert late.what == "it lacks txids 1 to 2: what they read is read anew for it"
+        assert (values.subject, values.allowed, values.number) == ("values", False, "TXN-809")
 
 
 def test_a_stream_is_new_or_gone(world: World) -> None:

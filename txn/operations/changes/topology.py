@@ -12,6 +12,7 @@ from txn.config.location import DEFAULT_FOLDER
 from txn.embedded.service import running_server
 from txn.errors import ProgressUnavailableError, SetupError
 from txn.machine.liveness import is_alive
+from txn.operations.changes.backfills import backfills, tables_to_fill, without
 from txn.operations.changes.progress import (
     ProgressComparison,
     as_refused,
@@ -130,20 +131,32 @@ def _compared(
     if progress in (None, Progress()) and not any(table.exists for table in tables):
         return TopologyChanges(committed=None if progress is None else 0, is_new=True)
     newest = {table.name: table.newest for table in tables}
-    unusable = [t.name for t in tables if not t.is_readable or (t.refusal and not t.changes)]
+    known = progress or progress_in_tables(newest)
+    filling = tables_to_fill(definition, known.committed.txid, newest)
+    left = {sink.name for sink in filling}
+    comparison = ProgressComparison(
+        definition,
+        without(filling, known),
+        {table: entry for table, entry in newest.items() if table not in left},
+        [t.name for t in tables if not t.is_readable or (t.refusal and not t.changes)],
+    )
+    changes = [*comparison.tables()]
+    if filling:
+        changes += backfills(definition, filling, known.committed.txid, newest)
     if progress is None:
-        comparison = ProgressComparison(definition, progress_in_tables(newest), newest, unusable)
-        return TopologyChanges((*_of_tables(tables, None), *_planned(comparison.tables(), None)))
-    comparison = ProgressComparison(definition, progress, newest, unusable)
-    return _with_progress(comparison, tables, leader)
+        return TopologyChanges((*_of_tables(tables, None), *_planned(changes, None)))
+    return _with_progress(comparison, tables, changes, leader)
 
 
 def _with_progress(
-    comparison: ProgressComparison, tables: Sequence[TableComparison], leader: str | None
+    comparison: ProgressComparison,
+    tables: Sequence[TableComparison],
+    changes: list[Change],
+    leader: str | None,
 ) -> TopologyChanges:
-    """Compare with the progress as well."""
+    """Add what the progress alone shows."""
     committed, batches = comparison.progress.committed, comparison.progress.batches
-    changes = [*comparison.tables(), *comparison.streams(), *comparison.program()]
+    changes = [*changes, *comparison.streams(), *comparison.program()]
     if leader is None:
         recovered, refusals = comparison.beginning()
         changes += refusals
