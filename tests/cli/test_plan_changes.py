@@ -51,10 +51,14 @@ class World:
     def __init__(self, folder: Path, zookeeper: str) -> None:
         self.folder, self.zookeeper = folder, zookeeper
 
-    def txn(self, command: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command over a program, on a machine where no Java can start."""
+    def txn(
+        self, command: str, program: str, *arguments: str, java: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """A command over a program, on a machine where no Java can start unless `java`."""
         (self.folder / "sales.py").write_text(program)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": "/nothing/here"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        if not java:
+            environment["JAVA_HOME"] = "/nothing/here"
         return subprocess.run(
             [sys.executable, "-m", "txn", command, "sales.py:topology", *arguments],
             capture_output=True,
@@ -133,6 +137,20 @@ def test_what_the_settings_allow_is_shown_with_its_txid(world: World) -> None:
     code, lines = world.changes(MORE, "--zookeeper", world.zookeeper)
     assert (code, lines[1:]) == (0, ["  totals  from the next txid (2)  value 'again' is new"])
     assert world.changes(MORE)[1][1:] == ["  totals  from the next txid  value 'again' is new"]
+    assert [line.split("  ")[2] for line in world.changes(OTHER, *settings)[1][1:]] == [
+        "needs a rebuild (allowed)",
+        "needs a choice (allowed)",
+    ]
+
+
+def test_columns_are_compared_with_spark(world: World) -> None:
+    """A column of the source that the append table lacks shows only with --columns."""
+    wider = PROGRAM.replace("v int", "v int, w double")
+    options = ("--json", "--columns", "--master", "local[1]")
+    told = json.loads(world.txn("plan", wider, *options, java=True).stdout)
+    assert [(c["subject"], c["what"]) for c in told["changes"]] == [("orders", "column 'w' is new")]
+    assert told["columns"]["orders"] == {"k": "string", "v": "int", "w": "double"}
+    assert world.changes(wider)[1][0].startswith("changes: nothing differs")
 
 
 def test_json_lists_the_changes(world: World) -> None:

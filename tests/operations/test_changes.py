@@ -337,6 +337,7 @@ def test_each_new_table_is_named(world: World) -> None:
     expected = [("first", "TXN-809"), ("second", "TXN-809"), ("of_t", "")]
     alone = world.compare(with_two(), asked=False)
     assert [(p.change.subject, p.change.number) for p in alone.changes] == expected
+    assert all(f"'{p.change.subject}' is new" in p.change.what for p in alone.changes[:2])
     asked = world.compare(with_two())
     assert [(p.change.subject, p.change.number) for p in asked.changes] == [*expected, ("t", "")]
 

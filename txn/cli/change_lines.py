@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txn.changes import Verdict
 from txn.cli.words import aligned
 from txn.operations.changes.tables import RebuildCost
 from txn.operations.changes.topology import PlannedChange, TopologyChanges
@@ -37,7 +38,7 @@ def _compared_with(changes: TopologyChanges) -> str:
     if changes.begun:
         facts.append(f"begun and not committed: {', '.join(map(str, changes.begun))}")
     if changes.leader:
-        facts.append(f"led by {changes.leader}")
+        facts.append(f"led by {printable(changes.leader)}")
     return f" ({'; '.join(facts)})"
 
 
@@ -45,6 +46,8 @@ def _row(planned: PlannedChange) -> tuple[str, ...]:
     change, verdict = planned.change, planned.change.verdict.value
     if planned.from_txid is not None:
         verdict += f" ({planned.from_txid})"
+    elif change.allowed and change.verdict in (Verdict.CHOICE, Verdict.REBUILD):
+        verdict += " (allowed)"
     what = change.what if planned.cost is None else f"{change.what} ({_cost(planned.cost)})"
     return printable(change.subject), verdict, printable(what)
 

@@ -147,14 +147,15 @@ class ProgressComparison:
         if not all(change.allowed for change in self.streams()):
             return None, changes
         usable = {table: e for table, e in self.newest.items() if table not in self.unusable}
-        progress = self._with_todays_names()
-        for table, entry in usable.items():
+        progress, recovered = self._with_todays_names(), None
+        for subject, newest in [*((t, {t: e}) for t, e in usable.items()), ("", usable)]:
             try:
-                require_tables(self.definition.name, progress.committed, {table: entry})
-                self._reconcile(progress, {table: entry})
+                require_tables(self.definition.name, progress.committed, newest)
+                recovered = self._reconcile(progress, newest)
             except RecoveryRefusedError as error:
-                changes.append(as_refused(table, error))
-        return (None if changes else self._reconcile(progress, usable)), changes
+                if subject or not changes:
+                    changes.append(as_refused(subject or self.definition.name, error))
+        return (None if changes else recovered), changes
 
     def _with_todays_names(self) -> Progress:
         config = self.definition.config
