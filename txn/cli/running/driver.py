@@ -66,7 +66,6 @@ def drive(
         KeyboardInterrupt: a signal came before the topology ran.
     """
     from txn.embedded.service import refuse_second_run
-    from txn.operations.changes.tables import compare_tables, refuse_tables
     from txn.operations.packages import packages_of
     from txn.session import delta_session
     from txn.spark.jvm import refuse_connect
@@ -82,7 +81,6 @@ def drive(
         # Refuse before the seconds that Spark takes, and before ZooKeeper is asked.
         refuse_connect(master, conf)
         refuse_second_run(zookeeper, topology.name, topology.settings)
-        refuse_tables(compare_tables(topology.definition))
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
             hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)
