@@ -20,15 +20,14 @@ from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
-from txn.changes import Change, TableShape, Verdict
+from txn.changes import Change, TableShape, Verdict, half_published
 from txn.delta.commits import TXID
-from txn.delta.topology_table import ShapePolicy
+from txn.delta.topology_table import ShapePolicy, refuse_differences
 from txn.errors import (
     CommitConflictError,
     FencedError,
     StagedFileError,
     TableChangedError,
-    TableRefusedError,
     TopologyError,
 )
 from txn.interfaces import (
@@ -231,13 +230,7 @@ class TableCommitter(Committer):
         # An opaque replay takes the rows back, and brings them in the new shape.
         if not rebuilds and stored == spec.semantics.value == Semantics.OPAQUE.value:
             return
-        raise TableRefusedError(
-            f"Table {self.name} holds rows of txid {committed + 1}, which a crash left in this "
-            "table and not in all others, so its shape cannot be changed yet. Nothing was changed. "
-            f"Run the former program until that txid is committed (--until {committed + 1}), then "
-            "this one.",
-            number="TXN-304",
-        )
+        refuse_differences(self.name, [half_published(self.name, committed + 1)])
 
     @abstractmethod
     def _next_generation(self, spec: TableSpec, committed: int) -> Generation:

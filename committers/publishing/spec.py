@@ -18,9 +18,7 @@ from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import TableDefinition
 from txn.delta.topology_table import (
     ShapePolicy,
-    refuse_features,
-    refuse_foreign,
-    refuse_newer,
+    refuse_unusable,
     shape_changes,
 )
 from txn.errors import TableRefusedError
@@ -134,10 +132,8 @@ class TableSpec:
             TableRefusedError: another topology's table, one of a newer release, of other settings
                 of the session or with an unknown feature.
         """
-        refuse_foreign(table, name, self.topology)
-        refuse_newer(table.configuration, name)
+        refuse_unusable(table, name, self.topology, self.kind, self.semantics)
         self._require_settings(table.configuration, name)
-        refuse_features(table, name, self.kind, self.semantics)
         return shape_changes(table, name, self.shape, policy, is_empty=is_empty)
 
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:

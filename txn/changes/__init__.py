@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from txn.changes.change import Change, Verdict, clauses, refused, told
 from txn.changes.shape import TableShape
-from txn.changes.tables import compare_tables
+from txn.changes.tables import compare_tables, half_published
 
-__all__ = ["Change", "TableShape", "Verdict", "clauses", "compare_tables", "refused", "told"]
+__all__ = [
+    "Change",
+    "TableShape",
+    "Verdict",
+    "clauses",
+    "compare_tables",
+    "half_published",
+    "refused",
+    "told",
+]

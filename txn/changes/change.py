@@ -34,6 +34,7 @@ class Change:
         verdict: what becomes of it.
         way_out: what to do if it is not allowed; a sentence or two.
         allowed: True if the start makes it, or if there is nothing to make.
+        number: the number of the error with which a start refuses it; empty if it is allowed.
     """
 
     subject: str
@@ -41,6 +42,7 @@ class Change:
     verdict: Verdict
     way_out: str = ""
     allowed: bool = True
+    number: str = ""
 
 
 def refused(changes: Iterable[Change]) -> tuple[Change, ...]:

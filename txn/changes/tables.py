@@ -14,9 +14,10 @@ from typing import Any
 from txn.changes.change import Change, Verdict
 from txn.changes.shape import TableShape
 
-__all__ = ["compare_tables"]
+__all__ = ["compare_tables", "half_published"]
 
 _OTHER_PATH = "Give this committer a path of its own, or restore the former definition."
+_NUMBER = "TXN-304"
 _LOG = "log"
 _LOG_WITH_REMOVAL = "log-with-removal"
 
@@ -41,7 +42,20 @@ def compare_tables(
     changes = _Comparison(table, stored, program, frozenset(dropped), rebuilt).changes()
     if stored.is_empty and stored.is_state == program.is_state:
         return tuple(replace(c, verdict=Verdict.FROM_NEXT, allowed=True) for c in changes)
-    return tuple(changes)
+    return tuple(c if c.allowed else replace(c, number=_NUMBER) for c in changes)
+
+
+def half_published(table: str, txid: int) -> Change:
+    """Return the refusal to change a table with rows of a txid that other tables may lack."""
+    return Change(
+        table,
+        f"it holds rows of txid {txid}, which a crash left in this table and not in all others, so "
+        "its shape cannot be changed yet",
+        Verdict.REFUSED,
+        f"Run the former program until that txid is committed (--until {txid}), then this one.",
+        allowed=False,
+        number=_NUMBER,
+    )
 
 
 class _Comparison:

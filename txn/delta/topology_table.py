@@ -28,6 +28,7 @@ __all__ = [
     "refuse_foreign",
     "refuse_foreign_folder",
     "refuse_newer",
+    "refuse_unusable",
     "shape_changes",
     "stored_shape",
     "with_culprit",
@@ -142,6 +143,19 @@ def changed_by(commit: Commit) -> str:
     return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
 
 
+def refuse_unusable(
+    table: TableDefinition, name: str, topology: str, kind: str, semantics: Semantics | str
+) -> None:
+    """Refuse a table that is not the topology's, of a newer release, or with unknown features.
+
+    Args:
+        kind: of the table that the program needs; so is `semantics`.
+    """
+    refuse_foreign(table, name, topology)
+    refuse_newer(table.configuration, name)
+    refuse_features(table, name, kind, semantics)
+
+
 def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
     """Refuse a Delta table that no topology, or another one, has created."""
     owner = table.configuration.get("txn.topology")
@@ -188,13 +202,15 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
         )
 
 
-def refuse_features(table: TableDefinition, name: str, kind: str, semantics: Semantics) -> None:
+def refuse_features(
+    table: TableDefinition, name: str, kind: str, semantics: Semantics | str
+) -> None:
     """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
 
     Raises:
         TableRefusedError: naming the feature.
     """
-    refused = refused_features(table, kind=kind, opaque=semantics is Semantics.OPAQUE)
+    refused = refused_features(table, kind=kind, opaque=semantics == Semantics.OPAQUE)
     if refused:
         raise TableRefusedError(
             f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "

@@ -46,6 +46,7 @@ from txn.protocol.recovery import (
     newest_metadata,
     reconcile,
     require_tables,
+    with_rows,
 )
 from txn.protocol.store import ProgressStore
 from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
@@ -357,24 +358,12 @@ class Start:
         left = set(map(identity, late.names))
         tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
         committed = committed.model_copy(update={"tables": tables})
-        holding = [
-            table
-            for table, entry in newest.items()
-            if entry and entry[1].rows and entry[1].last_txid <= committed.txid
-        ]
-        seen = [
-            stream
-            for stream, read in committed.spouts.items()
-            if read is not None
-            and stream in progress.columns
-            and stream not in progress.quarantined_streams
-        ]
         return by_todays_names(
             definition.name,
             committed,
             newest,
             identity,
-            unborn=definition.unborn_tables(holding, seen),
+            unborn=definition.unborn_tables(*with_rows(progress, newest)),
             new=definition.config.new_tables,
             dropped=definition.config.dropped_tables,
             ids=ids,

@@ -43,6 +43,7 @@ __all__ = [
     "require_tables",
     "splits_no_group",
     "started",
+    "with_rows",
 ]
 
 Newest = Mapping[str, "tuple[int, Publication] | None"]
@@ -418,3 +419,21 @@ def newest_metadata(progress: Progress) -> dict[str, Any]:
             continue
         newest.update({name: m for name, m in batch.spouts.items() if m is not None})
     return newest
+
+
+def with_rows(progress: Progress, newest: Newest) -> tuple[list[str], list[str]]:
+    """Return the tables, and the streams, of which it is certain that a commit brought rows."""
+    committed = progress.committed
+    tables = [
+        table
+        for table, entry in newest.items()
+        if entry and entry[1].rows and entry[1].last_txid <= committed.txid
+    ]
+    streams = [
+        stream
+        for stream, read in committed.spouts.items()
+        if read is not None
+        and stream in progress.columns
+        and stream not in progress.quarantined_streams
+    ]
+    return tables, streams
