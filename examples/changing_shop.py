@@ -1,10 +1,23 @@
 """A shop's program changes while its totals live: in one deployment, no order lost or counted twice.
 
     $ python examples/changing_shop.py
-    TABLES
+    +--------+-----+-------+
+    |customer|spent|largest|
+    +--------+-----+-------+
+    |    anna|   20|     15|
+    |    bert|    4|   NULL|
+    |    carl|    3|   NULL|
+    +--------+-----+-------+
 
-On the second day a total and a column are new, the totals have twice the buckets, and a new table
-gets its history. `txn plan` tells all of it before anything happens: docs/changing.md.
+    +-------+----+
+    |product|sold|
+    +-------+----+
+    |    jam|   2|
+    |    tea|   2|
+    +-------+----+
+
+On the second day a total and a column are new, the stream has another name, the totals have twice
+the buckets, and a new table gets its history. `txn plan` tells it before it happens.
 """
 
 from committers.aggregates import Count, Max, Sum
@@ -15,13 +28,13 @@ from txn import Topology, TopologyConfig
 from txn.session import delta_session
 
 DAYS = [[("anna", "tea", 5), ("bert", "tea", 4), ("carl", "jam", 3)], [("anna", "jam", 15)]]
+COLUMNS = "customer string, product string, amount int"
 TOTALS, PRODUCTS = "warehouse/totals", "warehouse/products"
 
 
 def first() -> Topology:
     topology = Topology("changing-shop")
-    spout = MemoryTransactionalSpout(DAYS[:1], "customer string, product string, amount int")
-    orders = topology.stream("orders", spout)
+    orders = topology.stream("orders", MemoryTransactionalSpout(DAYS[:1], COLUMNS))
     orders.partition_persist(AppendTable("warehouse/orders"))
     totals = StateTable(TOTALS, buckets=2)
     orders.group_by("customer").persistent_aggregate(totals, spent=Sum("amount"))
@@ -31,13 +44,13 @@ def first() -> Topology:
 def second() -> Topology:
     changes = TopologyConfig(rebuilt_tables=(TOTALS,), backfilled_tables=(PRODUCTS,))
     topology = Topology("changing-shop", changes)
-    spout = MemoryTransactionalSpout(DAYS, "customer string, product string, amount int")
+    spout = MemoryTransactionalSpout(DAYS, COLUMNS)
     orders = topology.stream("sales", spout, was="orders")
     taxed = orders.transform(lambda rows: rows.selectExpr("*", "amount * 0.2D AS tax"))
     taxed.partition_persist(AppendTable("warehouse/orders"))
-    totals = StateTable(TOTALS, buckets=4)
-    values = {"spent": Sum("amount"), "largest": Max("amount")}
-    orders.group_by("customer").persistent_aggregate(totals, **values)
+    orders.group_by("customer").persistent_aggregate(
+        StateTable(TOTALS, buckets=4), spent=Sum("amount"), largest=Max("amount")
+    )
     orders.group_by("product").persistent_aggregate(StateTable(PRODUCTS), sold=Count())
     return topology
 
