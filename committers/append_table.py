@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from committers.generations.rows import Generation, in_shape
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
@@ -13,6 +14,7 @@ from committers.staging.area import random_id
 from committers.table_committer import TableCommitter
 from committers.table_rows import read_table, strict_reader
 from txn.attempts import TransactionAttempt
+from txn.changes import TableShape
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
@@ -86,6 +88,7 @@ class AppendTable(AppendingCommitter):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: "opaque" (default), "transactional" or "non_transactional".
+        columns_were: column -> its former name, for a column that the program has renamed.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
             missing ones come from the environment.
         new_id: source of folder names and commit tokens.
@@ -99,10 +102,28 @@ class AppendTable(AppendingCommitter):
         path: str | os.PathLike[str],
         semantics: Semantics | str = Semantics.OPAQUE,
         *,
+        columns_were: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
+        super().__init__(
+            path,
+            semantics,
+            storage_options=storage_options,
+            new_id=new_id,
+            columns_were=columns_were,
+        )
+
+    def shape(self) -> TableShape:
+        """Return the table that the program needs, without its columns."""
+        return TableShape("append", self.semantics.value, was=self._columns_were)
+
+    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
+        files, session = self._log.files_now(), self._session({})
+        reader = strict_reader(session, self._logged_schema(), self._storage)
+        rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
+        rows = in_shape(rows, spec, self.name)
+        return Generation(self._area.write(rows, TransactionAttempt(committed + 1, 0)), files)
 
     def required_columns(self) -> Sequence[str]:
         """No columns: the table stores whatever columns a batch has."""

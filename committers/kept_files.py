@@ -6,12 +6,10 @@ files ignores it. A file exists as a whole or not at all, and is rewritten only 
 
 from __future__ import annotations
 
+from txn.delta.folders import KEPT
 from txn.storage.storage import Storage
 
-__all__ = ["KEPT", "keep", "kept"]
-
-KEPT = "_txn_progress"
-"""A folder below the table's own."""
+__all__ = ["keep", "kept"]
 
 
 def keep(storage: Storage, name: str, content: bytes) -> None:

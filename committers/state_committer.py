@@ -7,17 +7,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from committers.generations.rows import Generation
+from committers.generations.state_rows import generation_rows
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
 from committers.state.partials import PartialRows, mergeable
 from committers.state.properties import described_values
-from committers.state.reading import StateReader
+from committers.state.reading import StateReader, bucket_reader
 from committers.state.removal import check_condition
 from committers.state.shape import StateShape
 from committers.table_committer import TableCommitter
+from txn.changes import TableShape
 from txn.errors import TopologyError
-from txn.interfaces import Prepared, Publication, Semantics, StoredRows
+from txn.interfaces import Prepared, Publication, Semantics, StagedFile, StoredRows
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class StateCommitter(TableCommitter, Generic[L]):
         semantics: Semantics | str,
         layout: L,
         *,
+        columns_were: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
@@ -47,7 +51,12 @@ class StateCommitter(TableCommitter, Generic[L]):
         self._partials = PartialRows(layout.keys, layout.aggregates)
         self._stored_columns: StructType | None = None
         super().__init__(
-            path, semantics, storage_options=storage_options, new_id=new_id, keys=layout.keys
+            path,
+            semantics,
+            storage_options=storage_options,
+            new_id=new_id,
+            keys=layout.keys,
+            columns_were=columns_were,
         )
 
     @property
@@ -91,6 +100,39 @@ class StateCommitter(TableCommitter, Generic[L]):
             layout.buckets,
             layout.remove_where,
         )
+
+    def shape(self) -> TableShape:
+        """Return the table that the program needs, without the types of its columns."""
+        layout = self._layout
+        return TableShape(
+            layout.kind,
+            self.semantics.value,
+            layout.keys,
+            {name: text for name, text, *_ in described_values(layout)},
+            layout.buckets,
+            layout.remove_where,
+            was=self._columns_were,
+        )
+
+    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
+        """Write every key's row anew, in the shape of `spec`."""
+        files, session = self._log.files_now(), self._turn_session()
+        reader = bucket_reader(session, self._logged_schema(), self._storage)
+        stored = reader.parquet(*(self._storage.read_url(file.path) for file in files))
+        rows, shuffled = generation_rows(
+            stored, self._log.properties, self._layout, spec, self.name
+        )
+        return Generation(self._write_generation(rows, committed, shuffled=shuffled), files)
+
+    @abstractmethod
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
+        """Write the rows of the next generation, which no reader sees yet.
+
+        Args:
+            shuffled: True if Spark has sent the rows to partitions by their keys.
+        """
 
     def _turn_session(self) -> SparkSession:
         """The session of a commit turn."""

@@ -48,8 +48,7 @@ class StateTable(State):
             commit only adds the batch's partial aggregates, whatever the size of the state, and
             readers merge those of a key; compaction keeps them few.
         buckets: number of hash buckets: the unit of rewriting, and the parallelism of a commit.
-            Fixed when the table is made; about one per 500,000 keys and at least one per core.
-            Only with layout="upsert".
+            About one per 500,000 keys and at least one per core. Only with layout="upsert".
         compact_files: only with layout="log": merge files of about the same size in the background
             as soon as there are this many, 2 or more; None: never. A lower number makes
             reading cheaper and compaction more frequent. After 30 s without input all become one.
@@ -58,6 +57,7 @@ class StateTable(State):
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; later rows start it afresh (Trident: `multiRemove`).
+        columns_were: key or value -> its former name, for one that the program has renamed.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
             missing ones come from the environment.
         new_id: source of folder names and commit tokens.
@@ -77,6 +77,7 @@ class StateTable(State):
         compact_files: int | None = 16,
         compact_share: float = 0.1,
         remove_where: str | None = None,
+        columns_were: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
@@ -110,6 +111,7 @@ class StateTable(State):
         self.compact_share = compact_share
         self.buckets = buckets
         self.remove_where = remove_where
+        self.columns_were = dict(columns_were or {})
         self._options = dict(storage_options or {})
         self._new_id = new_id
 
@@ -131,6 +133,7 @@ class StateTable(State):
                 log,
                 self.compact_files,
                 Pace(self.compact_share, time.monotonic),
+                columns_were=self.columns_were,
                 storage_options=self._options,
                 new_id=self._new_id,
             )
@@ -146,6 +149,7 @@ class StateTable(State):
             self.path,
             self.semantics,
             layout,
+            columns_were=self.columns_were,
             storage_options=self._options,
             new_id=self._new_id,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
+from committers.generations.rows import Generation
 from committers.guard import drop_up_to, held, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
@@ -19,7 +20,9 @@ from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
+from txn.changes import Change, TableShape, Verdict, half_published
 from txn.delta.commits import TXID
+from txn.delta.topology_table import ShapePolicy, refuse_differences
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -63,6 +66,7 @@ class TableCommitter(Committer):
             for all reads and writes of the table, Spark's included.
         new_id: source of folder names and commit tokens.
         keys: columns whose values together occur only once in a file; empty if there are none.
+        columns_were: column -> its former name in the table.
     """
 
     lies_in_folder = True
@@ -75,8 +79,10 @@ class TableCommitter(Committer):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
         keys: Sequence[str] = (),
+        columns_were: Mapping[str, str] | None = None,
     ) -> None:
         self.name = os.fspath(path)
+        self._columns_were = dict(columns_were or {})
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
         self.storage_options = dict(storage_options or {})
@@ -111,6 +117,8 @@ class TableCommitter(Committer):
         self._read_session: SparkSession | None = None
         self._users: SparkSession | None = None
         self._fenced = False
+        self._pending: tuple[TableSpec, tuple[Change, ...]] | None = None
+        """The shape that the table gets before the next txid, and what differs."""
 
     # --- open --------------------------------------------------------------------------------
 
@@ -128,11 +136,107 @@ class TableCommitter(Committer):
                 self._log.attach(context.topology)
             return
         settings = tuple(sorted(settings_of(self._spark).items()))
-        spec = replace(self._spec(schema), settings=settings, first_txid=context.first_txid)
-        self._log.open(spec, context.epoch)
+        spec = replace(
+            self._spec(schema),
+            settings=settings,
+            first_txid=context.first_txid,
+            columns_were=self._columns_were,
+        )
+        policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
+        changes = self._log.open(spec, context.epoch, policy)
+        self._pending = (spec, changes) if changes else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
+
+    # --- change the shape --------------------------------------------------------------------
+
+    @abstractmethod
+    def shape(self) -> TableShape:
+        """Return the table that the program needs, without the types of its columns."""
+
+    def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
+        """Write the table's rows in the shape of the program, if they need another one.
+
+        Returns:
+            A function that appends the change in one version, and returns what was changed; None:
+            the table has the shape already.
+
+        Raises:
+            TableRefusedError: a former run left the next txid in this table alone, or the rows do
+                not fit the new shape.
+        """
+        if self._pending is None:
+            return None
+        last = self._log.last_publication()
+        # A table that was left out for a while gets the txids that it lacks behind the change.
+        committed = min(committed, last[1].last_txid if last else 0)
+        spec, changes = self._pending
+        rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
+        self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
+        generation = self._next_generation(spec, committed) if rebuilds else None
+        return lambda: self._publish_shape(spec, committed, changes, generation)
+
+    def _publish_shape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> tuple[str, ...]:
+        """Append the change; if an OPTIMIZE has rewritten files meanwhile, write them again."""
+        for _ in range(MAX_TRIES):
+            if self._reshape(spec, committed, changes, generation):
+                self._pending = None
+                return tuple(change.what for change in changes)
+            generation = self._next_generation(spec, committed)
+        raise CommitConflictError(
+            f"The files of table {self.name} were rewritten {MAX_TRIES} times while its shape was "
+            "changed. Stop the OPTIMIZE that does so, then run the topology again."
+        )
+
+    def _reshape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> bool:
+        """Append the change; return False if the files that it replaces were rewritten."""
+        if generation is None:
+            return bool(self._log.reshape(spec, self._opened.epoch, committed, changes))
+        self._area.publishing(generation.adds)
+        files = generation.adds, generation.removes
+        try:
+            landed = self._log.reshape(spec, self._opened.epoch, committed, changes, files)
+        except AppendFailedError:
+            raise  # it may still land
+        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
+            self._drop(generation)
+            raise
+        if landed is None:
+            self._drop(generation)
+        return landed is not None
+
+    def _drop(self, generation: Generation) -> None:
+        """Delete the files of a generation that is in no version."""
+        self._storage.delete_files(file.path for file in generation.adds)
+
+    def _refuse_unfinished(self, committed: int, spec: TableSpec, *, rebuilds: bool) -> None:
+        """Refuse to change a table with rows of a txid that other tables may lack."""
+        if not any(file.may_hold(committed + 1) for file in self._log.files_now()):
+            return
+        stored = self._log.properties.get("txn.semantics")
+        # An opaque replay takes the rows back, and brings them in the new shape.
+        if not rebuilds and stored == spec.semantics.value == Semantics.OPAQUE.value:
+            return
+        refuse_differences(self.name, [half_published(self.name, committed + 1)])
+
+    @abstractmethod
+    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
+        """Write the table's rows anew, in the shape of `spec`."""
+
+    # --- fence -------------------------------------------------------------------------------
 
     def fence(self) -> None:
         """Shut older leaders out, then delete files that they staged and never published."""

@@ -24,6 +24,7 @@ PAGES = [
 ]
 PLUGIN_MAY_IMPORT = (
     "txn.interfaces",
+    "txn.changes",
     "txn.attempts",
     "txn.errors",
     "txn.storage",

@@ -119,18 +119,29 @@ class Topology:
         """
         return (*self._sinks, *([self._bad_rows] if self._bad_rows else []))
 
-    def stream(self, name: str, spout: Spout[Any], *, after: Sequence[Stream] = ()) -> Stream:
+    def stream(
+        self,
+        name: str,
+        spout: Spout[Any],
+        *,
+        was: str | None = None,
+        after: Sequence[Stream] = (),
+    ) -> Stream:
         """Declare the stream of a spout (Trident: `newStream`).
 
         Args:
-            name: identity of the stream's progress within the topology; keep it over releases.
+            name: identity of the stream's progress within the topology.
+            was: the name that the stream had before. It goes on from its position under that name.
+                From the first committed txid on, its progress is stored under `name`; `was` may
+                stay, and changes nothing then.
             after: streams to read first. Until the first record of this stream is planned, it is
                 skipped in every txid for which one of these has something to read. So a query as
                 of txid - 1 has all rows of a dimension that existed when the first fact comes. From
                 then on all are read side by side.
 
         Raises:
-            TopologyError: the name is taken or malformed, `after` has something other than streams
+            TopologyError: the name is taken or malformed, `was` names another stream of the
+                topology or what another one was, `after` has something other than streams
                 of this topology, `spout` is not a Spout, its class lacks `kind` or `metadata_type`,
                 or it sets aside rows that do not parse, and the topology has no table for them.
         """
@@ -141,6 +152,7 @@ class Topology:
                 "stream name, so two spouts cannot share one: give this one a name of its own.",
                 number="TXN-104",
             )
+        self._check_was(name, was)
         if not isinstance(spout, Spout):
             raise TopologyError(
                 f"Stream '{name}' of topology '{self.name}' was given {type(spout).__name__}, "
@@ -163,12 +175,36 @@ class Topology:
                     number="TXN-107",
                 )
         before = dict.fromkeys(source for earlier in after for source in earlier._node.sources())
-        source, rule = Source(name, spout, tuple(before)), None
+        source, rule = Source(name, spout, tuple(before), was), None
         if spout.unparsed is not None:
             rule = Expectation.parses(source, spout.unparsed)
             self._add_rule(rule)
         self._sources[name] = source
         return Stream(self, rule or source)
+
+    def _check_was(self, name: str, was: str | None) -> None:
+        """Refuse a former name that could mean two streams."""
+        if was is not None:
+            _check_name(was, "stream")
+        other = self.definition.renamed.get(name)
+        if other is not None or was in self._sources or was == name:
+            former, present = (name, other) if other is not None else (was, name)
+            raise TopologyError(
+                f"Topology '{self.name}' has a stream '{former}', and stream '{present}' was "
+                f"'{former}' before: both would go on from one position. Remove was='{former}' if "
+                f"'{present}' is another stream. To use the name '{former}' again, first run the "
+                f"topology without it until a txid is committed, then remove was='{former}' and "
+                "declare it.",
+                number="TXN-104",
+            )
+        same = self.definition.renamed.get(was) if was is not None else None
+        if same is not None:
+            raise TopologyError(
+                f"Streams '{same}' and '{name}' of topology '{self.name}' were both '{was}' "
+                "before: only one of them can go on from its position. Remove was= from the "
+                "other.",
+                number="TXN-104",
+            )
 
     def run(
         self,
@@ -254,6 +290,48 @@ class Topology:
         self._running = running
         running.begin()
         return running
+
+    def backfill(
+        self, spark: SparkSession, tables: Sequence[str], *, zookeeper: str = "embedded"
+    ) -> dict[str, int]:
+        """Give tables the committed txids that they lack, beside a leader of the former program.
+
+        What the txids read is read anew for these tables alone. Ends when they hold the newest
+        committed txid; then run this program with the setting `backfilled_tables`.
+
+        Args:
+            tables: the paths of tables that the leader's program does not know.
+            zookeeper: as for `run`.
+
+        Returns:
+            Table -> the newest txid that it holds, of those that lacked any.
+
+        Raises:
+            TopologyError: a path is no table of this topology, nothing is committed yet, or the
+                rows of a table depend on more than its sources.
+            RecoveryRefusedError: the logs do not go back to the first txid.
+            FencedError: a leader with the same tables has begun; it goes on by itself.
+        """
+        from txn.backends import open_backend
+        from txn.engine.filling import fill
+        from txn.spark.jvm import require_classic
+
+        require_classic(spark)
+        self.check_complete("caught_up")
+        self._refuse_stragglers()
+        with open_backend(zookeeper, self.settings) as backend:
+            status = backend.status(self.name)
+            store = backend.open(self.name)
+            with contextlib.closing(store):
+                return fill(
+                    self.definition,
+                    spark,
+                    store,
+                    tables,
+                    epoch=status.epoch,
+                    life=status.incarnation,
+                    stragglers=self._stragglers,
+                )
 
     def preview(self, spark: SparkSession, rows: int = 20) -> dict[str, DataFrame]:
         """Compute the rows that the first batch would put into each table; write nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
 from committers.log_layout.compacted_rows import CompactedRows
@@ -21,7 +22,10 @@ from committers.state.changes import from_partials
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
-from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
+from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["LogCommitter"]
 
@@ -47,11 +51,19 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         compact_files: int | None,
         pace: Pace,
         *,
+        columns_were: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self.prepare_reads = layout.keeps_removed
-        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
+        super().__init__(
+            path,
+            semantics,
+            layout,
+            columns_were=columns_were,
+            storage_options=storage_options,
+            new_id=new_id,
+        )
         self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
@@ -61,6 +73,14 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         self._marks = RemovalMarks(
             self._layout, self._reader, self._log, self._area, self._table_schema
         )
+
+    # --- change the shape --------------------------------------------------------------------
+
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
+        # In a compaction's folder: readers then know that each key is there once.
+        return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
 
     # --- changes -----------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ __all__ = [
     "leading",
     "not_appended",
     "require_staged",
+    "stats_columns",
 ]
 
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -148,7 +149,7 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
     settings = {
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-        "delta.dataSkippingStatsColumns": _columns_with_bounds(spec),
+        "delta.dataSkippingStatsColumns": stats_columns(spec),
     }
     DeltaTable.create(
         folder,
@@ -172,7 +173,7 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
     )
 
 
-def _columns_with_bounds(spec: TableSpec) -> str:
+def stats_columns(spec: TableSpec) -> str:
     """The columns with bounds in the log, in the form of Delta's property: `txid` among them.
 
     delta-rs skips every file that lacks a bound of one of them, and its own bounds are wrong for

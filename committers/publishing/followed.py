@@ -14,11 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
 from committers.publishing.rules import led_elsewhere
-from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
+from committers.publishing.spec import TableSpec
 from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
-from committers.verifying.foreign_commits import ForeignCommits, accepted_version, changed_by
+from committers.verifying.foreign_commits import ForeignCommits, accepted_version
 from committers.verifying.same_table import require_same
+from txn.changes import Change, clauses
 from txn.delta.commits import (
     LAST_CHECKPOINT,
     Commit,
@@ -32,6 +33,13 @@ from txn.delta.definition import TableDefinition
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
+from txn.delta.topology_table import (
+    ShapePolicy,
+    refuse_differences,
+    refuse_foreign,
+    refuse_foreign_folder,
+    with_culprit,
+)
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
 from txn.interfaces import Publication, Published, StagedFile
 from txn.storage.storage import Storage
@@ -330,18 +338,29 @@ class FollowedTable:
 
     # --- refusals ----------------------------------------------------------------------------
 
-    def _require(self, spec: TableSpec) -> None:
+    def _changes(self, spec: TableSpec, policy: ShapePolicy) -> tuple[Change, ...]:
+        """The changes that the table needs to fit `spec`.
+
+        Raises:
+            TableRefusedError: they are not allowed, or somebody else has changed the definition.
+        """
+        is_empty = not self._files
+        culprit = self._foreign.last_metadata_change
         try:
-            spec.require(self._definition, self._name)
+            changes = spec.changes(self._definition, self._name, policy, is_empty=is_empty)
         except TableRefusedError as error:
-            culprit = self._foreign.last_metadata_change
-            if culprit is not None:
-                more = f"It was changed in {changed_by(culprit)}."
-            elif self._last is None and not self._files:
-                more = "It holds nothing yet: if you delete its folder, it is made anew."
-            else:
-                raise
-            raise TableRefusedError(f"{error} {more}", number=error.number) from error
+            raise with_culprit(error, culprit) from error
+        refuse_differences(self._name, changes, culprit)
+        return changes
+
+    def _require(self, spec: TableSpec) -> None:
+        """Refuse a table that does not fit `spec` any more."""
+        if changes := self._changes(spec, ShapePolicy()):
+            raise TableRefusedError(
+                f"Table {self._name} differs from the program: {clauses(changes)}. It was changed "
+                "during the run. Undo that.",
+                number="TXN-304",
+            )
 
     def _refuse_foreign(self) -> None:
         """Refuse changes by other writers, as long as they last."""

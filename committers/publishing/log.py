@@ -42,10 +42,12 @@ from committers.publishing.append import (
 )
 from committers.publishing.files import ActiveFile
 from committers.publishing.followed import FollowedTable, exclusive
+from committers.publishing.reshaping import reshaped
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
 from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from committers.verifying.chain import overwritten
+from txn.changes import Change
 from txn.delta.commits import (
     BEFORE_KEY,
     TOKEN_KEY,
@@ -55,8 +57,10 @@ from txn.delta.commits import (
     fingerprint_of,
     txid_app,
 )
+from txn.delta.topology_table import ShapePolicy
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import (
+    CHANGE_KEY,
     COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
@@ -70,6 +74,7 @@ from txn.storage.storage import Storage
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 
+_NOTHING_ALLOWED = ShapePolicy()
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
 
@@ -99,11 +104,16 @@ class DeltaLog(FollowedTable):
         self._now_ms = now_ms
 
     @exclusive
-    def open(self, spec: TableSpec, epoch: int) -> None:
+    def open(
+        self, spec: TableSpec, epoch: int, policy: ShapePolicy = _NOTHING_ALLOWED
+    ) -> tuple[Change, ...]:
         """Check the table against `spec`, or create it, fenced by `epoch`. Writes no data.
 
+        Returns:
+            The changes that `reshape` has to make before anything is published.
+
         Raises:
-            TableRefusedError: naming the first difference.
+            TableRefusedError: naming all differences that are not allowed.
             CommitConflictError: it could not be created.
         """
         if self._loaded is None and not self.attach(spec.topology):
@@ -114,8 +124,53 @@ class DeltaLog(FollowedTable):
                     "deletes files below this path. Stop it, or choose another path.",
                     number="TXN-308",
                 )
-        self._require(spec)
-        self._spec = spec
+        changes = self._changes(spec, policy)
+        self._spec = None if changes else spec
+        return changes
+
+    @exclusive
+    def reshape(
+        self,
+        spec: TableSpec,
+        epoch: int,
+        txid: int,
+        changes: Sequence[Change],
+        generation: tuple[Sequence[StagedFile], Sequence[ActiveFile]] | None = None,
+    ) -> Commit | None:
+        """Append a version with the shape of `spec`; None if the table's files are others by now.
+
+        Args:
+            txid: the newest committed txid; later ones have the new shape.
+            changes: what differs.
+            generation: the files with the same rows in the new shape, and all of the table's files;
+                None: the files stay.
+
+        Raises:
+            StagedFileError: a file to be added is gone or has another size.
+            FencedError: the table holds a newer epoch.
+            CommitConflictError: the log could not be appended to.
+        """
+        adds, removes = ((), ()) if generation is None else generation
+        files = file_actions(adds, removes, self._now_ms(), data_change=False)
+        for _ in range(MAX_TRIES):
+            newest, sizes = self._check_storage(adds)
+            self._follow(newest)
+            if self._epoch > epoch:
+                raise fenced(self._name, self._topology, self._epoch, epoch)
+            require_staged(adds, sizes, self._name)
+            if generation is not None and {f.path for f in removes} != self._files.keys():
+                return None
+            keeps_files = generation is None and bool(self._files)
+            shape = reshaped(self._definition, spec, self._name, txid + 1, keeps_files=keeps_files)
+            more: dict[str, Any] = {
+                "txid": txid,
+                "changes": [change.what for change in changes],
+                "settled": max(self._settled, txid),
+            }
+            if landed := self._mark(CHANGE_KEY, epoch, [shape, *files], **more):
+                self._spec = spec
+                return landed
+        raise self._exhausted("change the shape")
 
     @exclusive
     def fence(self, epoch: int) -> bool:

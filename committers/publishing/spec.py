@@ -1,39 +1,36 @@
 """The specification of a topology's table: columns, `txn.*` properties, Delta features.
 
-Written once when the table is created, compared at every opening and after every foreign change of
-its metadata. The error names the first difference; nothing is adapted silently.
+Written when the table is created, compared at every opening and after every foreign change of its
+metadata. What differs is changed between two txids (`committers.publishing.reshaping`), or refused
+with all differences at once (`txn.changes`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
+from txn.changes import Change, TableShape
 from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import TableDefinition
-from txn.delta.features import refused_features
-from txn.delta.folders import SCRATCH
+from txn.delta.topology_table import (
+    ShapePolicy,
+    refuse_unusable,
+    shape_changes,
+)
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
 from txn.storage.locations import normal
 
-__all__ = [
-    "FORMAT",
-    "LOG_WITH_REMOVAL",
-    "TableSpec",
-    "refuse_features",
-    "refuse_foreign",
-    "refuse_foreign_folder",
-    "refuse_newer",
-]
+__all__ = ["FORMAT", "LOG_WITH_REMOVAL", "TableSpec"]
 
 FORMAT = "1"
-"""Bump when columns, properties or the hash of the buckets change their meaning."""
+"""The format of a new table. Bump when columns, properties or the hash of the buckets change their
+meaning."""
 
 LOG_WITH_REMOVAL = "log-with-removal"
 """Kind of a log table whose keys may be removed. A kind of its own, because a reader that does not
@@ -70,6 +67,8 @@ class TableSpec:
     settings: tuple[tuple[str, str], ...] = ()
     first_txid: int = 1
     """The first txid of a table that is created now."""
+    columns_were: Mapping[str, str] = field(default_factory=dict)
+    """Column -> its former name in the table."""
 
     @property
     def partition_by(self) -> list[str]:
@@ -106,36 +105,36 @@ class TableSpec:
         ]
         return json.dumps({"type": "struct", "fields": fields})
 
-    def require(self, table: TableDefinition, name: str) -> None:
-        """Refuse a table that differs from this specification.
+    @property
+    def shape(self) -> TableShape:
+        """The description that changes are compared by."""
+        return TableShape(
+            kind=self.kind,
+            semantics=self.semantics.value,
+            keys=self.keys,
+            values={name: text for name, text, *_ in self.values},
+            buckets=self.buckets,
+            remove_where=self.remove_where,
+            columns=dict(self.columns),
+            was=self.columns_were,
+        )
+
+    def changes(
+        self, table: TableDefinition, name: str, policy: ShapePolicy, *, is_empty: bool
+    ) -> tuple[Change, ...]:
+        """Return every difference between a table and this specification.
+
+        Args:
+            policy: what the settings allow.
+            is_empty: True if the table has no rows: it takes every shape at once.
 
         Raises:
-            TableRefusedError: naming the first difference and the way out.
+            TableRefusedError: another topology's table, one of a newer release, of other settings
+                of the session or with an unknown feature.
         """
-        refuse_foreign(table, name, self.topology)
-        refuse_newer(table.configuration, name)
-        self._require_properties(table.configuration, name)
+        refuse_unusable(table, name, self.topology, self.kind, self.semantics)
         self._require_settings(table.configuration, name)
-        self._require_columns(table.fields, name)
-        if [*table.partition_columns] != self.partition_by:
-            raise TableRefusedError(
-                f"Table {name} is partitioned by {table.partition_columns}, not by "
-                f"{self.partition_by}. {_REMEDY}",
-                number="TXN-304",
-            )
-        refuse_features(table, name, self.kind, self.semantics)
-
-    def _require_properties(self, properties: Mapping[str, str | None], name: str) -> None:
-        # A table without removal lacks this property, and one with removal has columns for it.
-        expected: dict[str, str | None] = {_REMOVE_WHERE: None, **self.properties()}
-        for key, value in expected.items():
-            stored = properties.get(key)
-            if stored != value:
-                raise TableRefusedError(
-                    f"Table {name} was made with {key} = {stored}, but this topology has "
-                    f"{value}. {_REMEDY}",
-                    number="TXN-304",
-                )
+        return shape_changes(table, name, self.shape, policy, is_empty=is_empty)
 
     def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
         stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}
@@ -157,95 +156,3 @@ class TableSpec:
             f"delta.`{normal(name)}` SET TBLPROPERTIES ({changed}).",
             number="TXN-305",
         )
-
-    def _require_columns(self, fields: Sequence[Mapping[str, Any]], name: str) -> None:
-        stored = {field["name"]: field["type"] for field in fields}
-        for column, kind in self.columns:
-            if column not in stored:
-                raise TableRefusedError(
-                    f"Table {name} has no column '{column}'. {_REMEDY}", number="TXN-304"
-                )
-            if stored[column] != kind:
-                raise TableRefusedError(
-                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, "
-                    f"but this topology produces {_text(kind)}. {_REMEDY}",
-                    number="TXN-304",
-                )
-        surplus = sorted(set(stored) - {column for column, _ in self.columns})
-        if surplus:
-            raise TableRefusedError(
-                f"Table {name} has a column '{surplus[0]}' that this topology does not produce. "
-                f"{_REMEDY}",
-                number="TXN-304",
-            )
-
-
-_REMEDY = (
-    "Restore the definition that the table was made with, or give this committer a path of its own."
-)
-
-
-def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
-    """Refuse a Delta table that no topology, or another one, has created."""
-    owner = table.configuration.get("txn.topology")
-    if owner is None:
-        raise TableRefusedError(
-            f"Table {name} is a Delta table that no topology has made: it has no property "
-            "txn.topology, so its rows cannot be distinguished from a topology's. Give "
-            "this committer a path of its own.",
-            number="TXN-301",
-        )
-    if owner != topology:
-        raise TableRefusedError(
-            f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
-            "writer: give this committer a path of its own, or run the topology under its old "
-            "name.",
-            number="TXN-302",
-        )
-
-
-def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
-    """Refuse a table whose format a newer release has changed."""
-    stored = properties.get("txn.format") or ""
-    if stored.isdecimal() and int(stored) > int(FORMAT):
-        raise TableRefusedError(
-            f"Table {name} has format version {stored}, and this program knows {FORMAT}. Run the "
-            "version of txn that wrote it, or newer.",
-            number="TXN-802",
-        )
-
-
-def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
-    """Refuse a folder that is not a Delta table and holds files of something else.
-
-    Args:
-        entries: names of everything directly below it.
-    """
-    # Scratch and the spouts' files are txn's; a crash while creating may leave an empty log.
-    foreign = [entry for entry in entries if entry not in ("_delta_log", SCRATCH, KEPT)]
-    if foreign:
-        raise TableRefusedError(
-            f"Folder {name} is not a Delta table and holds other files ('{foreign[0]}'). Give "
-            "the committer an empty or new folder.",
-            number="TXN-301",
-        )
-
-
-def refuse_features(table: TableDefinition, name: str, kind: str, semantics: Semantics) -> None:
-    """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
-
-    Raises:
-        TableRefusedError: naming the feature.
-    """
-    refused = refused_features(table, kind=kind, opaque=semantics is Semantics.OPAQUE)
-    if refused:
-        raise TableRefusedError(
-            f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
-            "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
-            "give this committer a path of its own.",
-            number="TXN-303",
-        )
-
-
-def _text(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)

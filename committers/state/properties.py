@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity
 from committers.aggregates.base import named_for
-from committers.publishing.spec import LOG_WITH_REMOVAL, refuse_newer
+from committers.publishing.spec import LOG_WITH_REMOVAL
 from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.partials import overrides
 from committers.state.shape import StateShape
+from txn.delta.topology_table import refuse_newer
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
 

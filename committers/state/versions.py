@@ -32,7 +32,7 @@ def version_of(storage: Storage, txid: int) -> int:
     Walks back from the newest version, one commit file each. For a txid that was published again,
     the last publication counts. Before its first publication a table is empty. Among versions with
     the same rows (a compaction, OPTIMIZE, a fence) it takes the last: VACUUM keeps its files
-    longest.
+    longest. A change of the table's shape stands behind its txid, which keeps the former shape.
 
     Raises:
         TableRefusedError: the table does not exist or has not reached the txid, or the txid was
@@ -67,7 +67,7 @@ def version_of(storage: Storage, txid: int) -> int:
                 )
             later = held.last_txid
         version -= 1
-        if commit.publication or commit.data_change:
+        if commit.publication or commit.data_change or commit.change:
             same_rows = version
     if newest is None or newest < txid:
         raise TableRefusedError(

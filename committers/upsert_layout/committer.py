@@ -27,8 +27,10 @@ from txn.interfaces import (
     Published,
     Semantics,
     Staged,
+    StagedFile,
     StoredRows,
 )
+from txn.spark.names import quoted
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -141,6 +143,19 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
     def _turn_session(self) -> SparkSession:
         on_disk = self._storage.is_local or self._area.nearby is not None
         return self._session(rewriting_conf(self._layout, on_disk=on_disk))
+
+    # --- change the shape --------------------------------------------------------------------
+
+    def _write_generation(
+        self, rows: DataFrame, committed: int, *, shuffled: bool
+    ) -> tuple[StagedFile, ...]:
+        layout = self._layout
+        if not layout.keys:
+            rows = rows.coalesce(1)
+        elif not shuffled:  # the partition that Spark sends a key to is its bucket
+            rows = rows.repartition(layout.buckets, *map(quoted, layout.keys))
+        attempt = TransactionAttempt(committed + 1, 0)
+        return self._area.write(rows, attempt, partition_by=BUCKET)
 
     # --- changes -----------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ The files in the log decide, not operation names, which a writer is free to choo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 
 from txn.delta.commits import Commit
+from txn.delta.topology_table import changed_by
 from txn.errors import TableChangedError
 from txn.storage.locations import normal
 
-__all__ = ["ACCEPTED", "ForeignCommits", "accepted_version", "changed_by"]
+__all__ = ["ACCEPTED", "ForeignCommits", "accepted_version"]
 
 ACCEPTED = "txn.accepted_version"
 """Table property by which a user accepts other writers' changes up to this version."""
@@ -65,13 +65,6 @@ class ForeignCommits:
             f"AS OF{own or ' ...'}. To keep it: ALTER TABLE delta.`{place}` SET TBLPROPERTIES "
             f"('{ACCEPTED}' = '{newest}'). Then run the topology again."
         )
-
-
-def changed_by(commit: Commit) -> str:
-    """Describe a version: number, operation, writer, time."""
-    moment = datetime.fromtimestamp(commit.timestamp_ms / 1000, tz=timezone.utc)
-    when = f", {moment:%Y-%m-%d %H:%M:%S} UTC" if commit.timestamp_ms else ""
-    return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
 
 
 def _differs(commits: Iterable[Commit]) -> bool:

@@ -12,12 +12,24 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from spouts.delta.log import AddedFile, SourceVersion
 from txn.errors import SourceChangedError
 
-__all__ = ["Candidate", "NextBatch", "Rules", "final_version", "next_batch", "schema_difference"]
+__all__ = [
+    "Candidate",
+    "NewColumns",
+    "NextBatch",
+    "Rules",
+    "final_version",
+    "next_batch",
+    "only_adds",
+    "schema_difference",
+]
+
+NewColumns = Literal["fail", "ignore", "add"]
+"""What becomes of columns that a table got after its first batch was planned."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class Rules:
         changes: True to read the change data feed instead of the added files.
         schema: JSON of the columns that are read.
         newest: JSON of the table's current columns.
+        new_columns: what becomes of columns that the table got since.
     """
 
     name: str
@@ -42,6 +55,7 @@ class Rules:
     changes: bool
     versions_per_batch: int
     bytes_per_batch: int | None
+    new_columns: NewColumns = "fail"
 
 
 @dataclass
@@ -111,10 +125,7 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
             if batch.versions:
                 break  # the versions before it are still delivered
             raise SourceChangedError(
-                f"{candidate.problem} Start over under a new topology name: "
-                f"start={_next_start(candidate, final, rules)}. Load the earlier rows that the new "
-                "tables need by hand.",
-                number="TXN-412",
+                f"{candidate.problem} {_way_out(candidate, final, rules)}", number="TXN-412"
             )
         if candidate.has_rows(rules.changes):
             size += candidate.size
@@ -180,8 +191,9 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
     if commit.metadata is not None:
         if commit.metadata["id"] != rules.table_id:
             return f"{where} replaced the table with another one."
-        difference = schema_difference(rules.schema, commit.metadata["schemaString"], rules.newest)
-        if difference:
+        columns = commit.metadata["schemaString"]
+        ignores = rules.new_columns == "ignore"
+        if difference := schema_difference(rules.schema, columns, rules.newest, ignores=ignores):
             return f"{where} changed the columns: {difference}."
         configuration = commit.metadata.get("configuration") or {}
         records = str(configuration.get("delta.enableChangeDataFeed")).lower() == "true"
@@ -206,6 +218,23 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
     return None
 
 
+def _way_out(refused: Candidate, later: Iterable[Candidate], rules: Rules) -> str:
+    """Say how to go on after a version that cannot be read."""
+    change = refused.commit.metadata
+    columns = "{}" if change is None else change["schemaString"]
+    if change is not None and only_adds(rules.schema, columns, rules.newest):
+        if rules.new_columns == "add":
+            return "Start the run again: it then reads them."
+        return (
+            f"To go on without them, give {rules.name} new_columns='ignore'; to read them from "
+            "here on, new_columns='add'."
+        )
+    return (
+        f"Start over under a new topology name: start={_next_start(refused, later, rules)}. Load "
+        "the earlier rows that the new tables need by hand."
+    )
+
+
 def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) -> int:
     """Return the version at which a new topology may begin, after one that cannot be read.
 
@@ -225,7 +254,17 @@ def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) ->
     return newest + 1 if start is None else start
 
 
-def schema_difference(earlier: str, changed: str, newest: str) -> str | None:
+def only_adds(earlier: str, changed: str, newest: str) -> bool:
+    """Return True if the second schema differs from the first by new columns alone."""
+    return (
+        schema_difference(earlier, changed, newest) is not None
+        and schema_difference(earlier, changed, newest, ignores=True) is None
+    )
+
+
+def schema_difference(
+    earlier: str, changed: str, newest: str, *, ignores: bool = False
+) -> str | None:
     """Return the first column in which two schemas (JSON) differ; None: they do not differ.
 
     Files are read by the names of their columns, so the order makes no difference. A column that
@@ -233,12 +272,15 @@ def schema_difference(earlier: str, changed: str, newest: str) -> str | None:
 
     Args:
         newest: the table's current schema.
+        ignores: True: a whole column that is new makes no difference.
     """
     former, current, later = _columns(earlier), _columns(changed), _columns(newest)
     added: tuple[str, ...] = ()
     for name, one in {**current, **former}.items():
         other = current.get(name)
         if name not in former:
+            if ignores and name.partition(".")[0] not in former:
+                continue
             return f"'{name}' is {current[name][0]}, not absent"
         if other is None and (
             name.startswith(added) or (one[1] and later.get(name, ("",))[0] == one[0])

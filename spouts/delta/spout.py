@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import unquote
 
 from spouts._schemas import as_struct, check_same
@@ -22,7 +22,14 @@ from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from spouts.delta.batch import DeltaBatch, DeltaVersion, sum_if_known
 from spouts.delta.log import AddedFile, SourceLog, SourceVersion, TableNow
-from spouts.delta.plan import Candidate, Rules, final_version, next_batch
+from spouts.delta.plan import (
+    Candidate,
+    NewColumns,
+    Rules,
+    final_version,
+    next_batch,
+    only_adds,
+)
 from spouts.delta.read import scan, struct_of
 from spouts.delta.versions import PlannedVersions
 from txn.attempts import TransactionAttempt
@@ -78,9 +85,12 @@ class DeltaSpout(Spout[DeltaBatch]):
         schema: columns of the table, DDL or StructType, for a topology that may start before the
             table exists: then a batch of another stream that is joined with this one need not
             wait. A table with other columns is refused.
+        new_columns: what becomes of columns that the table gets later: "fail" stops at the version
+            that brings them, "ignore" never reads them, "add" reads them from the next start on;
+            they are NULL in the versions before.
 
     Raises:
-        TopologyError: an unknown `start`, a limit below 1, or an invalid range.
+        TopologyError: an unknown `start` or `new_columns`, a limit below 1, or an invalid range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -97,6 +107,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
         schema: str | StructType | None = None,
+        new_columns: NewColumns = "fail",
     ) -> None:
         self._location = location = os.fspath(path)
         self._name = f"DeltaSpout({location!r})"
@@ -107,6 +118,14 @@ class DeltaSpout(Spout[DeltaBatch]):
                 "the table, 0 or more.",
                 number="TXN-413",
             )
+        if new_columns not in get_args(NewColumns):
+            raise TopologyError(
+                f"{self._name} has new_columns={new_columns!r}. Give 'fail', 'ignore' or 'add'.",
+                number="TXN-413",
+            )
+        self._new_columns = new_columns
+        self._adopted: str | None = None
+        """The columns that batches have since this start, those of older plans included."""
         self._log = SourceLog(location, storage_options)
         self._stored = PlannedVersions(self._name, self._log)
         self._start = start
@@ -156,10 +175,18 @@ class DeltaSpout(Spout[DeltaBatch]):
         declared = self._declared()
         if table is None:
             return declared
-        columns = self._emitted(previous.read_schema if previous else table.schema)
+        self._adopted = self._with_new(previous, table)
+        columns = self._emitted(self._adopted or table.schema)
         if declared is not None and columns is not None:
             check_same(declared, columns, f"{self._name} (schema= and the table's own)")
         return columns
+
+    def _with_new(self, previous: DeltaBatch | None, table: TableNow) -> str | None:
+        """Return the columns to read; None before the first plan, which takes the table's own."""
+        if previous is None:
+            return None
+        adds = only_adds(previous.read_schema, table.schema, table.schema)
+        return table.schema if adds and self._new_columns == "add" else previous.read_schema
 
     def find_schema(self, spark: SparkSession) -> StructType | None:
         """Do as `open`, once the table exists."""
@@ -202,7 +229,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         return planned
 
     def _plan(self, table: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:
-        rules = self._rules(table, previous.read_schema if previous else table.schema)
+        read_schema = previous.read_schema if previous else table.schema
+        rules = self._rules(table, self._adopted or read_schema)
         if previous is None and self._start == "latest":
             newest = table.version
             if rules.waits:
@@ -285,14 +313,15 @@ class DeltaSpout(Spout[DeltaBatch]):
             SourceUnavailableError: the storage does not answer.
         """
         files = self._planned_files(attempt, metadata)
+        schema = self._adopted or metadata.read_schema
         if not metadata.versions:
-            return no_rows(spark, struct_of(metadata.read_schema, changes=self._changes))
+            return no_rows(spark, struct_of(schema, changes=self._changes))
         if self._changes:
             # Delta gives the columns that the table has now; those that came later are not read.
-            names = struct_of(metadata.read_schema, changes=True).fieldNames()
+            names = struct_of(schema, changes=True).fieldNames()
             return self._stored.changes(spark, attempt, metadata).select(*map(quoted, names))
         paths = [(self._log.storage.url(file.path), file.partition) for file in files]
-        return scan(spark, paths, struct_of(metadata.read_schema), self._log.storage.hadoop)
+        return scan(spark, paths, struct_of(schema), self._log.storage.hadoop)
 
     def readable(self, attempt: TransactionAttempt, metadata: DeltaBatch) -> DeltaBatch:
         """Return the batch, if its versions and their files are there; raises as `emit_batch`."""
@@ -408,6 +437,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             changes=self._changes,
             versions_per_batch=self._versions.now,
             bytes_per_batch=None if self._bytes is None else self._bytes.now,
+            new_columns=self._new_columns,
         )
 
     def _emitted(self, schema: str) -> StructType | None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
 from committers.append_table import AppendTable
@@ -22,7 +24,14 @@ def clean(df):
 
 topology = Topology("sales")
 files = FileSpout("in/*.csv", format="csv", schema="name string, n int")
-topology.stream("orders", files).transform(clean).partition_persist(AppendTable("table"))
+orders = topology.stream("orders", files).transform(clean)
+orders.partition_persist(AppendTable("table"))
+"""
+LATER = """
+from committers.aggregates import Count
+from committers.state_table import StateTable
+
+orders.group_by("name").persistent_aggregate(StateTable("totals"), n=Count())
 """
 HELPERS = "def positive(df):\n    return df.where('n > 0')\n"
 
@@ -64,3 +73,27 @@ def test_a_process_tells_what_has_changed_since_the_last_one(tmp_path: Path) -> 
     assert status["changes"] == {"since_txid": 3, "changes": [change]}
     shown = " ".join(txn(tmp_path, "status", "sales").split())
     assert "program from txid 3 on: transform clean" in shown
+
+
+def test_a_new_table_gets_its_history_from_the_command_line(tmp_path: Path) -> None:
+    """`txn backfill` fills a table that the program has got, by any spelling of its path, and the
+    run that it advises goes on with all tables.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "sales.py").write_text(PROGRAM)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    run(tmp_path, "1.csv")
+    (tmp_path / "sales.py").write_text(PROGRAM + LATER)
+    told = txn(tmp_path, "backfill", "sales.py:topology", "--table", f"{tmp_path}/totals")
+    assert told.splitlines()[-2:] == [
+        "Table totals holds every txid up to 1.",
+        f"Start the new program with --set backfilled_tables={tmp_path}/totals.",
+    ]
+    assert "lacked nothing" in txn(
+        tmp_path, "backfill", "sales.py:topology", "--set", "backfilled_tables=totals"
+    )
+    (tmp_path / "in" / "2.csv").write_text("anna,1\n")
+    options = ("--until", "caught_up", "--master", "local[1]", "--set", "backfilled_tables=totals")
+    txn(tmp_path, "run", "sales.py:topology", *options)
+    rows = DeltaTable(str(tmp_path / "totals")).to_pyarrow_table().to_pylist()
+    assert [(row["name"], row["n"]) for row in rows] == [("anna", 2)]

@@ -187,9 +187,11 @@ def test_environment_that_means_nothing(environ: dict[str, str], says: str) -> N
 def test_lists_of_paths_are_written_in_one_text(tmp_path: Path) -> None:
     """Spaces beside a comma are none of a path's, and no text is no path, not the folder here."""
     pairs = ["dropped_tables=s3://a/b, c ", "new_tables=", "shared_folders=/a:/b"]
+    pairs.append("dropped_streams=one,two")
     found = overridden(TopologyConfig(new_tables=("there",)), pairs)
     assert found.dropped_tables == ("s3://a/b", "c")
     assert found.new_tables == ()
+    assert found.dropped_streams == ("one", "two")
     assert found.shared_folders == ("/a", "/b")
     (tmp_path / "pyproject.toml").write_text("tool = 3\n")  # of no concern to us
     assert completed(TopologyConfig(), {}, tmp_path) == TopologyConfig()

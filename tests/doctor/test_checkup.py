@@ -17,13 +17,13 @@ from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError
 from pydantic import SecretStr
 
-from committers.publishing.spec import refuse_features
 from tests.delta.publishing import append
 from tests.zookeeper.progress_store import leading
 from txn.cli.app import cli
 from txn.config import TopologyConfig
 from txn.delta.definition import TableDefinition
 from txn.delta.durations import duration_secs
+from txn.delta.topology_table import refuse_features
 from txn.doctor import machine as doctor_machine
 from txn.doctor import tables as doctor_tables
 from txn.doctor import zookeeper as doctor_zookeeper

@@ -91,7 +91,7 @@ def test_the_newest_change_is_kept_until_the_next() -> None:
     first = program_of(topology(clean).definition)
     second = record_to_keep(program_of(topology(cleaner).definition), first, 15)
     assert (second.since, len(second.changes)) == (15, 1)
-    assert record_to_keep(program_of(topology(cleaner).definition), second, 20) is second
+    assert record_to_keep(program_of(topology(cleaner).definition), second, 20) == second
     newer = program_of(topology(cleaner).definition).model_copy(update={"python": "newer"})
     assert record_to_keep(newer, second, 20) == second.model_copy(update={"python": "newer"})
 
@@ -156,4 +156,5 @@ def test_a_program_that_has_done_nothing_may_change_in_silence(
         run_in_memory(topology(function, batches=0, folder=tmp_path), spark, nodes)
     assert "not as it was" not in caplog.text
     program = MemoryProgress("t", nodes).peek().program
-    assert program == program_of(topology(cleaner).definition)
+    assert program is not None
+    assert program.stages == program_of(topology(cleaner).definition).stages

@@ -113,7 +113,7 @@ def test_replay_after_failure(run: Run, state: Any, spark: SparkSession) -> None
     assert Counter(row["txid"] for row in rows) == {1: 50, 2: 40, 3: 40}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, "changing_shop"])
 def test_a_program_prints_what_its_docstring_shows(name: str, tmp_path: Path) -> None:
     """The command in the docstring, run by a process of its own, prints the tables below it."""
     ((command, printed),) = re.findall(

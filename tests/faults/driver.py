@@ -143,7 +143,7 @@ def build(spec: Spec) -> Topology:
     """The topology that `spec` describes."""
     records = [(k, v) for k, v in json.loads((Path(spec.folder) / "records.json").read_text())]
     topology = Topology("faults", TopologyConfig(**spec.config))
-    stream = topology.stream("records", _spout(spec, records))
+    stream = topology.stream(spec.stream, _spout(spec, records), was=spec.was)
 
     def append(name: str) -> AppendTable:
         where = f"{spec.root}/{name}"

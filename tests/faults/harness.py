@@ -69,11 +69,16 @@ class Spec(BaseModel):
     packages: tuple[str, ...] = ()
     """With which Spark reaches the location."""
     kind: Literal["transactional", "opaque"] = "transactional"
+    stream: str = "records"
+    was: str | None = None
+    """The former name of the stream."""
     source: Literal["log", "files"] = "log"
     """Records out of the folder, or files below the location: see `file_of`."""
     tables: tuple[str, ...] = ("rows", "totals")
     """The order in which the tables are declared, and so published. "changes", what each txid does
     to "totals", comes after it."""
+    program: int = 0
+    """Which of the programs of `tests.faults.programs` it runs; 0: the first one."""
     zookeeper: str
     until: str | int = "caught_up"
     at: str | None = None
@@ -378,7 +383,7 @@ def _publications(version: int, info: dict[str, Any]) -> Iterator[Publication]:
     txn = json.loads(info["txn"]) if isinstance(info["txn"], str) else info["txn"]
     alone = {**txn, "txid": txn["last_txid"]}
     for member in txn.get("members") or [alone]:
-        start, end = _span(member["read"].get("records") or {})
+        start, end = _span(next(iter(member["read"].values()), None) or {})
         yield Publication(
             version,
             member["txid"],

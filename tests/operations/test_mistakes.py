@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
 from spouts.kafka import KafkaSpout
+from tests.faults.support import rows_of
 from tests.spouts.kafka_broker import Broker
 from txn import Topology, TopologyConfig
 from txn.cli.errors import numbered
@@ -72,13 +72,15 @@ class World:
         broker: Broker = self._request.getfixturevalue("kafka")
         return broker
 
-    def orders(self, name: str = "orders", stream: str = "orders", **spout: Any) -> Stream:
+    def orders(
+        self, name: str = "orders", stream: str = "orders", was: str | None = None, **spout: Any
+    ) -> Stream:
         """The stream of a new topology."""
         reading: dict[str, Any] = {"format": "csv", "schema": "user string, amount bigint", **spout}
         glob = str(self.folder / reading.pop("glob", "in/*.csv"))
         aside = AppendTable(self.folder / "aside") if "bad_rows" in spout else None
         self.topology = Topology(name, self.config, bad_rows=aside)
-        return self.topology.stream(stream, FileSpout(glob, **reading))
+        return self.topology.stream(stream, FileSpout(glob, **reading), was=was)
 
     def totals(self, stream: Stream, **aggregates: Any) -> Topology:
         """The topology, with totals per user of its stream."""
@@ -139,11 +141,8 @@ def other_header(world: World) -> None:
     world.file("in/a.csv", "name,amount\nann,1\n")
     with world.told():
         world.run(world.kept(world.orders(header=True)))
-    corrected = {"header": True, "schema": "name string, amount bigint"}
-    with world.told():
-        world.run(world.kept(world.orders(**corrected)))
-    shutil.rmtree(world.folder / "kept")
-    world.run(world.kept(world.orders(**corrected)))
+    # The table holds nothing yet, and takes the other name.
+    world.run(world.kept(world.orders(header=True, schema="name string, amount bigint")))
 
 
 @mistake("a CSV file that comes later has one more column")
@@ -422,13 +421,18 @@ def other_columns(world: World) -> None:
     world.run(world.kept(world.orders()))
 
 
-@mistake("an aggregate was added to a state")
-def added_aggregate(world: World) -> None:
-    """The advice: the former aggregates, or another table."""
-    world.run(world.totals(world.orders(), n=Count()))
+@mistake("an aggregate was taken out of a state")
+def removed_aggregate(world: World) -> None:
+    """The advice: the program that has it, or say that it goes."""
+    both: dict[str, Any] = {"n": Count(), "total": Sum("amount")}
+    world.run(world.totals(world.orders(), **both))
     with world.told():
-        world.run(world.totals(world.orders(), n=Count(), total=Sum("amount")))
+        world.run(world.totals(world.orders(), n=Count()))
+    world.run(world.totals(world.orders(), **both))
+    dropped = (f"{world.folder / 'totals'}:total",)
+    world.config = CONFIG.model_copy(update={"dropped_columns": dropped})
     world.run(world.totals(world.orders(), n=Count()))
+    assert world.state.read(world.spark).columns == ["user", "n"]
 
 
 @mistake("a table was taken out of the program")
@@ -450,7 +454,7 @@ def removed_sink(world: World) -> None:
 
 @mistake("a table was added to an old topology")
 def added_sink(world: World) -> None:
-    """The advice: say that it begins later."""
+    """The advice: give it its history, or say that it begins later."""
 
     def both() -> Topology:
         stream = world.orders()
@@ -461,7 +465,8 @@ def added_sink(world: World) -> None:
     world.file("in/b.csv", "cid,3\n")
     with world.told():
         world.run(both())
-    world.config = CONFIG.model_copy(update={"new_tables": (str(world.folder / "totals"),)})
+    totals = str(world.folder / "totals")
+    world.config = CONFIG.model_copy(update={"new_tables": (totals,)})
     world.run(both())
     assert [row["user"] for row in world.state.read(world.spark).collect()] == ["cid"]
     made = world.spark.sql(f"SHOW TBLPROPERTIES delta.`{world.folder}/totals` ('txn.firstTxid')")
@@ -472,11 +477,54 @@ def added_sink(world: World) -> None:
 
 @mistake("a stream was renamed")
 def renamed_stream(world: World) -> None:
-    """The advice: the former name."""
+    """The advice: say that it was renamed; its position is kept."""
     world.run(world.kept(world.orders()))
     with world.told():
         world.run(world.kept(world.orders(stream="all-orders")))
+    world.file("in/b.csv", "cid,3\n")
+    world.run(world.kept(world.orders(stream="all-orders", was="orders")))
+    assert rows_of(world.folder / "kept", "user") == [("ann",), ("bob",), ("cid",)]
+
+
+@mistake("a stream was taken out of the program")
+def removed_stream(world: World) -> None:
+    """The advice: say that it goes; put back, it goes on."""
+
+    def program(*, more: bool = True) -> Topology:
+        stream = world.orders()
+        if more:
+            spout = FileSpout(str(world.folder / "more/*.csv"), format="csv", schema="user string")
+            stream = stream.merge(
+                world.topology.stream("more", spout).transform(
+                    lambda df: df.selectExpr("user", "CAST(NULL AS bigint) AS amount")
+                )
+            )
+        return world.kept(stream)
+
+    world.file("more/a.csv", "dan\n")
+    world.run(program())
+    with world.told():
+        world.run(program(more=False))
+    world.config = CONFIG.model_copy(update={"dropped_streams": ("more",)})
+    world.file("more/b.csv", "eve\n")
+    world.run(program(more=False))
+    world.run(program())
+    users = [(name,) for name in ("ann", "bob", "dan", "eve")]
+    assert rows_of(world.folder / "kept", "user") == users
+
+
+@mistake("a table is named where it is not")
+def misnamed_table(world: World) -> None:
+    """The advice: the place where it is; there it goes on, wherever that is."""
     world.run(world.kept(world.orders()))
+    (world.folder / "kept").rename(world.folder / "moved")
+    world.file("in/b.csv", "cid,3\n")
+    for name in ("elsewhere", "moved"):
+        stream = world.orders()
+        stream.partition_persist(AppendTable(world.folder / name))
+        with world.told() if name == "elsewhere" else contextlib.nullcontext():
+            world.run(world.topology)
+    assert rows_of(world.folder / "moved", "user") == [("ann",), ("bob",), ("cid",)]
 
 
 @mistake("a state is asked for a key that it cannot have")

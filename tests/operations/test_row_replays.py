@@ -93,12 +93,14 @@ class World:
         with open_backend(self.hosts, self.topology.settings) as backend:
             return export_rows(self.topology, backend, stream, self.folder / name, **given)
 
-    def replay(self, name: str, number: int, up_to: int, **given: Any) -> Replayed:
+    def replay(
+        self, name: str, number: int, up_to: int, stream: str = "s", **given: Any
+    ) -> Replayed:
         """Replay a file of the folder."""
         path = self.folder / name
         with open_backend(self.hosts, self.topology.settings) as backend:
             return replay_rows(
-                self.topology, backend, "s", path, number=number, up_to=up_to, **given
+                self.topology, backend, stream, path, number=number, up_to=up_to, **given
             )
 
     def txn(self, *arguments: str) -> str:
@@ -192,6 +194,42 @@ def test_corrected_rows_go_in_again(world: World, form: str) -> None:
     assert sorted(path.name for path in (world.folder / "in").iterdir()) == [
         *sorted(FILES[form]),
         put.name,
+    ]
+
+
+def test_rows_of_a_renamed_stream_go_in_again_once(world: World) -> None:
+    """Rows that were set aside before a stream was renamed are replayed with those after it, and a
+    replay from before counts; what was replayed is never open again, with and without `was=`.
+    """
+    exported = ran(world).export(rule="parses")
+    world.write("../parses.csv", ["k,v", "b,2", "g,7"])
+    world.replay("parses.csv", exported.number, exported.up_to, rule="parses")
+    assert world.run() == 3
+    for was in ('was="s"', ""):
+        world.program(PROGRAM.replace('stream("s", spout)', f'stream("t", spout, {was})'))
+        if was:
+            world.write("4.csv", ["k,v", "i,-9"])
+            assert world.run() == 4
+            with pytest.raises(UserError, match="has no stream 's'"):
+                world.export("open.csv", "s")
+            exported = world.export("open.csv", "t")
+            assert (exported.number, exported.rules, exported.up_to) == (2, {"positive": 4}, 4)
+            world.write("../done.csv", ["k,v", "c,3", "d,4", "h,8", "i,9"])
+            for again in (False, True):
+                done = world.replay("done.csv", 2, 4, stream="t")
+                assert (done.again, done.rows) == (again, 4)
+            assert world.run() == 5
+        with pytest.raises(UserError, match="not yet replayed"):
+            world.export("none.csv", "t")
+        listed = json.loads(world.txn("list", world.name, "--json"))["rules"]
+        assert {(one["stream"], one["rule"]): one["still_open"] for one in listed} == {
+            ("s", "parses"): 0,
+            ("s", "positive"): 0,
+            ("t", "positive"): 0,
+        }
+    assert sorted(row[:2] for row in world.rows) == [
+        *(("a", 1), ("b", 2), ("c", 3), ("d", 4)),
+        *(("f", 6), ("g", 7), ("h", 8), ("i", 9)),
     ]
 
 

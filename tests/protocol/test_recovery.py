@@ -210,8 +210,76 @@ def test_a_new_stream_begins_at_its_beginning():
 )
 def test_a_removed_or_renamed_stream_is_refused(progress):
     """Under another name the stream would start from its beginning and count twice."""
-    with pytest.raises(RecoveryRefusedError, match=r"progress for stream 's'.*declares only other"):
+    told = r"progress for stream 's'.*only other.*stream\('other', SPOUT, was='s'\).*streams=s:"
+    with pytest.raises(RecoveryRefusedError, match=told):
         reconciled({}, progress=progress, streams=("other",))
+
+
+TWO = (
+    BatchRecord(txid=5, attempt=1, epoch=2, spouts={"s": "p5", "gone": None}),
+    BatchRecord(txid=6, attempt=0, epoch=2, spouts={"s": "p6", "gone": "q6"}),
+    BatchRecord(txid=7, attempt=0, epoch=2, spouts={"s": None, "gone": "q7"}),
+)
+BOTH = Progress(
+    committed=COMMITTED.model_copy(update={"spouts": {"s": "p4", "gone": "q4"}}), batches=TWO
+)
+AT_COMMITTED = {"a": (14, publication(4)), "b": (24, publication(4))}
+
+
+def test_open_batches_read_nothing_of_a_dropped_stream():
+    """Its position stays at the committed one; what the other streams read is unchanged."""
+    recovered = reconciled(AT_COMMITTED, progress=BOTH, dropped=("gone",))
+    assert [batch.spouts for batch in recovered.batches] == [{"s": "p5"}, {"s": "p6"}, {"s": None}]
+    assert recovered.committed.spouts == {"s": "p4", "gone": "q4"}
+
+
+def test_a_stream_that_comes_back_skips_nothing_that_was_open_when_it_was_dropped():
+    """A crash came when one START had been replaced by one without it and later ones had not: the
+    later ones do not read it either, so it goes on from its committed position.
+    """
+    open_ = (TWO[0].model_copy(update={"spouts": {"s": "p5"}}), *TWO[1:])
+    progress = BOTH.model_copy(update={"batches": open_})
+    recovered = reconciled(AT_COMMITTED, progress=progress, streams=("s", "gone"))
+    assert [batch.spouts for batch in recovered.batches] == [{"s": "p5"}, {"s": "p6"}, {"s": None}]
+    kept = reconciled(AT_COMMITTED, progress=BOTH, streams=("s", "gone"))
+    assert kept.batches == TWO
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_dropped_stream_that_a_half_published_batch_reads_is_refused(opaque):
+    """The rows are in one table: the former program has to complete the txid."""
+    read = publication(5).model_copy(update={"read": {"s": "p5", "gone": "q5"}})
+    batch = TWO[0].model_copy(update={"spouts": read.read})
+    progress = BOTH.model_copy(update={"batches": (batch, *TWO[1:])})
+    found = {"a": (15, read), "b": (24, publication(4))}
+    with pytest.raises(RecoveryRefusedError, match="Txid 5 .*stream 'gone'.*`--until 5`"):
+        reconciled(found, progress=progress, dropped=("gone",), opaque=opaque)
+    idle = {"a": (15, publication(5)), "b": (24, publication(4))}
+    recovered = reconciled(idle, progress=BOTH, dropped=("gone",), opaque=opaque)
+    assert recovered.batches == (
+        TWO[0],
+        *(b.model_copy(update={"spouts": {"s": b.spouts["s"]}}) for b in TWO[1:]),
+    )
+
+
+def test_the_open_replay_of_a_dropped_streams_records_becomes_an_empty_batch():
+    """It replays nothing any more, so the quarantined txid stays in quarantine."""
+    replay = BatchRecord(txid=5, attempt=0, epoch=2, spouts={"s": None, "gone": "q2"}, replay_of=2)
+    progress = BOTH.model_copy(update={"batches": (replay, TWO[1])})
+    first, second = reconciled(AT_COMMITTED, progress=progress, dropped=("gone",)).batches
+    assert (first.spouts, first.replay_of, second.spouts) == ({}, None, {"s": "p6"})
+    other = replay.model_copy(update={"spouts": {"s": "p2", "gone": None}})
+    progress = BOTH.model_copy(update={"batches": (other,)})
+    assert reconciled(AT_COMMITTED, progress=progress, dropped=("gone",)).batches == (other,)
+
+
+def test_the_kind_of_a_dropped_stream_is_not_asked():
+    """Only a stream that the program declares can be of another kind than before."""
+    batch = TWO[1].model_copy(update={"txid": 5, "opaque": ["gone"]})
+    progress = BOTH.model_copy(update={"batches": (batch,)})
+    assert reconciled(AT_COMMITTED, progress=progress, dropped=("gone",)).batches
+    with pytest.raises(RecoveryRefusedError, match="'gone' had an opaque spout.*`--until 5`"):
+        reconciled(AT_COMMITTED, progress=progress, streams=("s", "gone"))
 
 
 def test_a_publication_that_spans_other_txids_than_the_next_one_is_refused():

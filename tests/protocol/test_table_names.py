@@ -6,7 +6,8 @@ import pytest
 
 from tests.protocol.test_recovery import COMMITTED, publication
 from txn.errors import RecoveryRefusedError
-from txn.protocol.table_names import by_todays_names
+from txn.protocol.records import ProgramRecord, Progress
+from txn.protocol.table_names import by_todays_names, recorded_ids
 
 
 def renamed(found, *, committed=COMMITTED, **meant) -> dict[str, int]:
@@ -79,3 +80,72 @@ def test_a_table_of_a_folder_that_was_moved_is_known_by_the_end_of_its_path(foun
     with pytest.raises(RecoveryRefusedError, match=told) as refused:
         renamed(found, committed=MOVED)
     assert ("dropped_tables" in str(refused.value)) == ("dropped" in told or "'d'" in told)
+
+
+IDS = {"old/a": "A", "old/b": "B", "old/c": "C"}
+
+
+def by_id(found, ids, *, recorded=IDS, **meant) -> dict[str, int]:
+    """The committed tables of `MOVED` by today's names; `ids` are those of the program's tables."""
+    return renamed(found, committed=MOVED, ids=ids, recorded=recorded, **meant)
+
+
+def test_a_moved_table_is_recognised_by_its_id():
+    """Whatever its new path and whatever its new name: nothing is guessed from either."""
+    found = {name: (4, publication(4)) for name in ("old/a", "new/c", "x")}
+    assert by_id(found, {"old/a": "A", "new/c": "B", "x": "C"}) == {
+        "old/a": 14,
+        "new/c": 24,
+        "x": 34,
+    }
+    ahead = {**found, "x": (35, publication(5))}
+    assert by_id(ahead, {"old/a": "A", "new/c": "B", "x": "C"})["x"] == 34
+    both = {**found, "old/b": None}
+    assert by_id(both, {"old/a": "A", "new/c": "B", "x": "C"}, new=["old/b"])["new/c"] == 24
+
+
+def test_no_other_table_is_taken_for_the_one_that_was_moved():
+    """One with another id, at its place or at a new one, is refused; so is an exchange of two."""
+    found = {name: (4, publication(4)) for name in ("old/a", "old/b", "x")}
+    with pytest.raises(RecoveryRefusedError, match="its id, 'x' is another table than 'old/c'"):
+        by_id(found, {"old/a": "A", "old/b": "B", "x": "D"})
+    assert by_id(found, {"old/a": "A", "old/b": "B", "x": "D"}, dropped=["old/c"]) == {
+        "old/a": 14,
+        "old/b": 24,
+    }
+    with pytest.raises(RecoveryRefusedError, match="'old/a'.* id B, .* id A, which is at 'old/b'"):
+        by_id(found, {"old/a": "B", "old/b": "A", "x": "C"})
+    with pytest.raises(RecoveryRefusedError, match="'old/b' .* has the id D, .* has the id B:"):
+        by_id(found, {"old/a": "A", "old/b": "D", "x": "C"})
+
+
+def test_a_table_that_is_known_by_its_place_is_not_another_ones_new_place():
+    """The id of a lost table at the place of a table without a recorded id: both cannot be it."""
+    found = {name: (4, publication(4)) for name in ("old/b", "old/c")}
+    recorded = {"old/a": "A", "old/c": "C"}
+    with pytest.raises(RecoveryRefusedError, match="does not name table 'old/a'"):
+        by_id(found, {"old/b": "A", "old/c": "C"}, recorded=recorded)
+
+
+def test_tables_without_a_recorded_id_are_recognised_as_before():
+    """An earlier release recorded none, and other committers have none."""
+    found = {name: (4, publication(4)) for name in ("old/a", "new/b", "new/c")}
+    expected = {"old/a": 14, "new/b": 4, "new/c": 4}
+    ids = {"old/a": "A", "new/b": "B", "new/c": "C"}
+    assert by_id(found, ids, recorded={}) == expected
+    assert by_id(found, ids, recorded={"old/b": "B"}) == {**expected, "new/b": 24}
+    assert by_id(found, {}) == expected
+
+
+def test_the_former_name_of_a_moved_table_is_no_claim_on_its_place():
+    """The record keeps it until a commit has the new name; another table may be there by then."""
+    found = {name: (4, publication(4)) for name in ("old/a", "old/b", "old/c")}
+    ids = {"old/a": "new", "old/b": "B", "old/c": "A"}
+    assert by_id(found, ids, recorded={"old/a": "A", "old/b": "B", "old/c": "A"}) == MOVED.tables
+
+
+def test_only_committed_tables_have_a_recorded_id():
+    """A name that the committed record no longer has is forgotten; so is all without a record."""
+    program = ProgramRecord(python="p", tables={**IDS, "gone": "G"})
+    assert recorded_ids(Progress(committed=MOVED, program=program)) == IDS
+    assert recorded_ids(Progress(committed=MOVED)) == {}

@@ -117,7 +117,7 @@ def test_the_package_exports_the_names_of_the_contract():
     ("function", "expected"),
     [
         (txn.Topology, ["name", "config", "bad_rows"]),
-        (txn.Topology.stream, ["name", "spout", "after"]),
+        (txn.Topology.stream, ["name", "spout", "was", "after"]),
         (txn.Topology.run, ["spark", "zookeeper", "until", "standby", "progress", "observers"]),
         (txn.Topology.start, ["spark", "zookeeper", "until", "standby", "store", "observers"]),
         (Stream.transform, ["function"]),

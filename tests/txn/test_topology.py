@@ -73,6 +73,21 @@ def test_two_streams_of_one_name_are_refused(topology):
         topology.stream("s", transactional())
 
 
+def test_a_former_name_that_could_mean_two_streams_is_refused(topology):
+    """Two streams cannot go on from one position, in whichever order they are declared."""
+    topology.stream("sales", transactional(), was="orders")
+    with pytest.raises(TopologyError, match=r"a stream 'orders', and stream 'sales' was 'orders'"):
+        topology.stream("orders", transactional())
+    with pytest.raises(TopologyError, match=r"Streams 'sales' and 'more' .* were both 'orders'"):
+        topology.stream("more", transactional(), was="orders")
+    for was in ("sales", "more"):
+        with pytest.raises(TopologyError, match=rf"a stream '{was}', and stream 'more' was"):
+            topology.stream("more", transactional(), was=was)
+    with pytest.raises(TopologyError, match=r"'a/b' cannot name a stream"):
+        topology.stream("more", transactional(), was="a/b")
+    assert topology.definition.renamed == {"orders": "sales"}
+
+
 def test_a_stream_needs_a_spout(topology):
     """Something that is no Spout is named with its type."""
     with pytest.raises(TopologyError, match=r"Stream 's' of topology 'totals' was given list"):

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import add_completion_class
 
 from txn import __version__
+from txn.cli.commands.backfill import backfill
 from txn.cli.commands.dashboard import dashboard
 from txn.cli.commands.doctor import doctor
 from txn.cli.commands.explain import explain
@@ -37,6 +38,7 @@ def cli() -> None:
 
 
 for command in (
+    backfill,
     dashboard,
     doctor,
     explain,

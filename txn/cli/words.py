@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from txn.engine.reporting.bottleneck import BOUND_NAMES
 from txn.engine.reporting.report import BatchReport, RunReport, RunStatus, Standby, Timeline
@@ -13,6 +13,7 @@ from txn.text import duration, printable, size
 
 __all__ = [
     "NOTHING_SET_ASIDE",
+    "aligned",
     "broken_rules",
     "ending",
     "held_up",
@@ -25,6 +26,15 @@ __all__ = [
 
 NOTHING_SET_ASIDE = "no stream sets rows aside"
 """Text for the table of bad rows in a topology without a rule that needs it."""
+
+
+def aligned(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Yield rows with aligned columns, indented; empty columns take no room."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [c.ljust(w) for c, w in zip(row, widths, strict=True) if w]
+        yield ("  " + "  ".join(cells)).rstrip()
 
 
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:

@@ -28,7 +28,15 @@ __all__ = ["completed", "credentials_in", "overridden", "secrets_of"]
 
 _PREFIX = "TXN_"
 _PAIRS = ("zookeeper_auth", "zookeeper_readers")
-_LISTS = {"shared_folders": os.pathsep, "new_tables": ",", "dropped_tables": ","}
+_LISTS = {
+    "shared_folders": os.pathsep,
+    "new_tables": ",",
+    "dropped_tables": ",",
+    "dropped_columns": ",",
+    "backfilled_tables": ",",
+    "rebuilt_tables": ",",
+    "dropped_streams": ",",
+}
 """Setting -> the separator of its values in a text. A table's path may have a colon."""
 _SECRETS = ("zookeeper_auth", "zookeeper_keyfile_password")
 _SECRET_BYTES = 64 * 1024

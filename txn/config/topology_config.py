@@ -76,7 +76,20 @@ class TopologyConfig(BaseModel):
     before. A new table of an old topology is refused if it is not among them."""
     dropped_tables: tuple[str, ...] = ()
     """Paths of tables that the topology once had and the program no longer names. A start without
-    one that is not listed here is refused, because it could not be put back later."""
+    one that is not listed here is refused: it would lack the txids from then on."""
+    dropped_columns: tuple[str, ...] = ()
+    """Columns of tables that the program no longer has, each as TABLE:COLUMN. A start without one
+    that is not listed here is refused: a program of before may have been started by mistake."""
+    backfilled_tables: tuple[str, ...] = ()
+    """Paths of tables that get the txids that they lack before the run goes on: new tables, and
+    tables that were dropped and put back. What those txids read is read anew."""
+    rebuilt_tables: tuple[str, ...] = ()
+    """Paths of tables whose rows may be written anew if the program needs them in another shape.
+    A start that needs to, for a table that is not listed here, is refused: it takes time."""
+    dropped_streams: tuple[str, ...] = ()
+    """Streams that the topology once had and the program no longer declares. A start without one
+    that is not listed here is refused. Its position is kept: a program that declares the stream
+    again goes on from there."""
     optimize_every_hours: float = Field(default=0.0, ge=0)
     """Hours between two rounds of `txn optimize` over the tables, by the leader itself, in a
     process beside its batches; the first one follows the first commit of a run. 0: never."""

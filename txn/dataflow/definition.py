@@ -38,6 +38,11 @@ class Definition:
         return tuple(source.name for source in self.sources)
 
     @property
+    def renamed(self) -> dict[str, str]:
+        """Former name -> present name, of the streams that were renamed."""
+        return {source.was: source.name for source in self.sources if source.was is not None}
+
+    @property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """(stream, table) for each stream whose rows reach a table."""
         return tuple(

@@ -138,6 +138,8 @@ class Source(Node):
     spout: Spout[Any]
     after: tuple[Source, ...] = ()
     """The streams to read to their end before this one is first read."""
+    was: str | None = None
+    """Its former name, if it was renamed."""
 
     def preceding(self) -> Iterator[Source]:
         """The streams of `after`, those of their `after`, and so on."""

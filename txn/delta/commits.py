@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import (
+    CHANGE_KEY,
     COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
@@ -111,6 +112,8 @@ class Commit:
     """The mark of `SettlesTxids.settle`: like a fence, with the newest final txid."""
     compaction: Mapping[str, Any] | None = None
     """The record of a compaction: like a fence, with the txids of its rows."""
+    change: Mapping[str, Any] | None = None
+    """The record of a change of the table's shape: like a fence, with the changes."""
     last: tuple[int, Publication] | None = None
     """(version, publication) of the last publication, as a mark repeats it."""
     token: str | None = None
@@ -151,7 +154,7 @@ class Commit:
     @property
     def mark(self) -> Mapping[str, Any] | None:
         """The mark of a topology's version that publishes nothing; None for any other."""
-        return self.fence or self.settled or self.compaction
+        return self.fence or self.settled or self.compaction or self.change
 
     @property
     def last_publication(self) -> tuple[int, Publication] | None:
@@ -239,7 +242,7 @@ def _parsed(
     removes = [a["remove"] for a in actions if "remove" in a]
     apps = [a["txn"] for a in actions if "txn" in a]
     fence, settled = _mark(info.get(FENCE_KEY)), _mark(info.get(SETTLED_KEY), "txid")
-    compaction = _compaction(info.get(COMPACTION_KEY))
+    compaction, change = _compaction(info.get(COMPACTION_KEY)), _change(info.get(CHANGE_KEY))
     return Commit(
         version=version,
         timestamp_ms=_timestamp(info),
@@ -253,7 +256,8 @@ def _parsed(
         fence=fence,
         settled=settled,
         compaction=compaction,
-        last=_last(fence or settled or compaction, version, table),
+        change=change,
+        last=_last(fence or settled or compaction or change, version, table),
         token=info.get(TOKEN_KEY),
         apps={str(app["appId"]): int(app["version"]) for app in apps},
         before=_before(info.get(BEFORE_KEY, [])),
@@ -358,6 +362,14 @@ def _compaction(value: Any) -> Mapping[str, Any] | None:
         first, last = mark["txids"]
         if not (type(first) is type(last) is int and 0 <= first <= last):
             raise ValueError("txids are not a range")
+    return mark
+
+
+def _change(value: Any) -> Mapping[str, Any] | None:
+    """Like `_mark`, with what was changed."""
+    mark = _mark(value, "txid")
+    if mark is not None and any(not isinstance(text, str) for text in [*mark["changes"]]):
+        raise ValueError("changes are not texts")
     return mark
 
 

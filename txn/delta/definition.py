@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from txn.delta.commits import BROKEN, Commit
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from txn.delta.delta_rs import DeltaTable
 
 __all__ = ["TableDefinition"]
+
+_ABOUT = ("name", "description", "createdTime")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class TableDefinition:
     min_writer: int
     features: frozenset[str]
     """The named reader and writer features."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else its `metaData` has: name, description, createdTime."""
 
     @classmethod
     def of(cls, table: DeltaTable) -> TableDefinition:
@@ -48,7 +52,29 @@ class TableDefinition:
             features=frozenset(
                 [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
             ),
+            about=_about(
+                name=metadata.name,
+                description=metadata.description,
+                createdTime=metadata.created_time,
+            ),
         )
+
+    def reshaped(
+        self,
+        columns: Mapping[str, Any],
+        partition_columns: Sequence[str],
+        configuration: Mapping[str, str | None],
+    ) -> dict[str, Any]:
+        """Return the `metaData` action that gives the same table another shape."""
+        own = {
+            "id": self.id,
+            **self.about,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(columns),
+            "partitionColumns": [*partition_columns],
+            "configuration": dict(configuration),
+        }
+        return {"metaData": own}
 
     @property
     def fields(self) -> Sequence[Mapping[str, Any]]:
@@ -86,6 +112,7 @@ class TableDefinition:
                 columns=columns,
                 partition_columns=[*metadata["partitionColumns"]],
                 configuration=dict(metadata["configuration"]),
+                about=_about(**{name: metadata.get(name) for name in _ABOUT}),
             )
         if protocol is not None:
             features = [
@@ -99,3 +126,7 @@ class TableDefinition:
                 features=frozenset(map(str, features)),
             )
         return definition
+
+
+def _about(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -3,6 +3,7 @@
     data/<txid>-<attempt>-<random>/     staged: published where they lie
     data/compaction-<random>/           written by a compaction of a log table
     _txn/                               scratch: no version will ever refer to it
+    _txn_progress/<digest>              permanent files of spouts
 
 `data` is a visible name, so that VACUUM removes files without a version; `_txn` is hidden from it.
 Committers write below both; VACUUM spares files that may still be published.
@@ -13,12 +14,14 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-__all__ = ["COMPACTION", "DATA", "SCRATCH", "job_folder", "staged_txid"]
+__all__ = ["COMPACTION", "DATA", "KEPT", "SCRATCH", "job_folder", "staged_txid"]
 
 DATA = "data"
 """Folder of files that are published where they lie."""
 SCRATCH = "_txn"
 """Folder of files that no version will ever refer to."""
+KEPT = "_txn_progress"
+"""Folder of the permanent files of spouts."""
 COMPACTION = "compaction-"
 """Prefix of the name of a compaction's folder, below `DATA` and below `SCRATCH`."""
 

@@ -26,7 +26,7 @@ _BYTES = 256 * 1024
 
 
 def program_of(definition: Definition) -> ProgramRecord:
-    """Return the record of the present program; `changes` stays empty."""
+    """Return the record of the present program; `changes` and `tables` stay empty."""
     records = [
         StageRecord(id=stage.id, told=stage.told, fingerprint=stage.fingerprint)
         for stage in stages(definition.sources, definition.sinks)
@@ -41,16 +41,11 @@ def program_of(definition: Definition) -> ProgramRecord:
 def record_to_keep(
     program: ProgramRecord, before: ProgramRecord | None, txid: int
 ) -> ProgramRecord:
-    """Return the record to store for a program that begins at `txid`.
-
-    It is `before` if nothing changed.
-    """
+    """Return the record to store for a program that begins at `txid`."""
     if before is None:
         return program
     if lines := list_changes(before, program):
         return program.model_copy(update={"changes": _shorten(lines, _RECORDED), "since": txid})
-    if (program.python, program.stages) == (before.python, before.stages):
-        return before
     return program.model_copy(update={"changes": before.changes, "since": before.since})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,12 @@ from txn.engine.changed_code import (
     program_of,
     record_to_keep,
 )
+from txn.engine.late_tables import LateTables
 from txn.engine.loop.ending_errors import not_started
 from txn.engine.loop.equipment import Equipment
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.backfill import Leader
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import NOTICES, CommitterContext
 from txn.observers import LeadershipWon, RunStarted
@@ -32,6 +34,7 @@ from txn.protocol import coordinator
 from txn.protocol.records import (
     ColumnsRecord,
     CommittedRecord,
+    IncarnationRecord,
     LeaderIdentity,
     ProgramRecord,
     Progress,
@@ -43,9 +46,11 @@ from txn.protocol.recovery import (
     newest_metadata,
     reconcile,
     require_tables,
+    with_rows,
 )
 from txn.protocol.store import ProgressStore
-from txn.protocol.table_names import by_todays_names
+from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
+from txn.protocol.table_names import by_todays_names, recorded_ids
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
 from txn.storage.locations import identity
@@ -91,16 +96,44 @@ class Start:
     def rehearse(self) -> None:
         """Make the checks that follow `lead`, and warm up. Neither leads nor writes."""
         self._tables_to_try()
-        progress = self.store.peek()
+        progress = self._by_present_streams(self.store.peek())
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         try:
-            newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
-            self._known_tables(progress, newest)
+            newest = self._attach_tables(equipment, CommitterContext(self.definition.name, 0))
+            late = self._late_tables(progress, newest)
+            self._known_tables(progress, late.without(newest), late, equipment.tables.ids())
             self._open_spouts(equipment, progress)
             self._call_in_time(equipment.rehearse, _TRYING)
         finally:
             equipment.close()
+
+    # --- beside a leader ---------------------------------------------------------------------
+
+    def fill(self, tables: Sequence[str], epoch: int, life: IncarnationRecord) -> dict[str, int]:
+        """Fill tables that the leader's program does not know; return the last txid of each.
+
+        Raises:
+            TxnError: the refusal; what the tables have got by then stays.
+        """
+        progress = self._by_present_streams(self.store.peek())
+        self._check_streams(progress)
+        equipment = self._equipment(lambda *_: None)
+        self.resources.callback(self._close, equipment)
+        newest = self._attach_tables(equipment, self._context(epoch, life, progress))
+        late = LateTables(self.definition, tables, progress.committed.txid, newest)
+        equipment.tables.begin_at(late.first_txids)
+        self._open_spouts(equipment, progress)
+        self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
+        equipment.tables.advance(progress.committed.txid, progress.committed.tables)
+        equipment.change_shapes()
+        leader = Leader(epoch, lambda: None, self.monotonic)
+        last = dict.fromkeys(late.names, 0)
+        while any(txid < progress.committed.txid for txid in last.values()):
+            late.fill(equipment, progress.committed.txid, leader)
+            last = dict.fromkeys(last, progress.committed.txid)
+            progress = self.store.peek()
+        return last
 
     # --- a leader ----------------------------------------------------------------------------
 
@@ -122,11 +155,14 @@ class Start:
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.report(LeadershipWon)
-        progress, misfit = self._check_durable(equipment, epoch, tried)
-        recovered, publications = self._recover(equipment, epoch, progress, misfit)
+        progress, misfit, late = self._check_durable(equipment, epoch, tried)
+        recovered, publications = self._recover(equipment, epoch, progress, misfit, late)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
+        equipment.change_shapes()
+        leader = Leader(epoch, self.store.assert_leading, self.monotonic)
+        late.fill(equipment, recovered.committed.txid, leader)
         pipeline = self._pipeline(equipment, recovered)
-        self._report_changes(progress.program, recovered)
+        self._report_changes(progress.program, recovered, equipment.tables.ids())
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
         aside = sorted(recovered.quarantined(progress.quarantined))
         self.broadcast.report(RunStarted, committed, tuple(started), tuple(aside))
@@ -135,23 +171,47 @@ class Start:
 
     def _check_durable(
         self, equipment: Equipment, epoch: int, tried: list[Storage]
-    ) -> tuple[Progress, TxnError | None]:
-        """The durable progress, after a check that program, spouts and tables fit it."""
+    ) -> tuple[Progress, TxnError | None, LateTables]:
+        """The durable progress, after a check that program, spouts and tables fit it.
+
+        Returns:
+            The progress; the error of open batches that do not fit, or None; the tables that get
+            the txids that they lack.
+        """
         name = self.definition.name
         life = self.store.incarnation()
-        durable = self.store.load()
-        context = CommitterContext(
-            name, epoch, life.id, frozenset(life.takes_over), durable.committed.txid + 1
-        )
-        newest = equipment.attach_tables(context)
+        durable = self._by_present_streams(self.store.load())
+        newest = self._attach_tables(equipment, self._context(epoch, life, durable))
+        late = self._late_tables(durable, newest)
+        equipment.tables.begin_at(late.first_txids)
+        newest = late.without(newest)
         progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        committed = self._known_tables(progress, newest)
-        progress = progress.model_copy(update={"committed": committed})
+        committed = self._known_tables(progress, newest, late, equipment.tables.ids())
+        program = progress.program and progress.program.model_copy(
+            update={"tables": recorded_ids(progress)}
+        )
+        progress = progress.model_copy(update={"committed": committed, "program": program})
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
-        return progress, misfit
+        return progress, misfit, late
+
+    def _context(self, epoch: int, life: IncarnationRecord, progress: Progress) -> CommitterContext:
+        config = self.definition.config
+        return CommitterContext(
+            self.definition.name,
+            epoch,
+            life.id,
+            frozenset(life.takes_over),
+            progress.committed.txid + 1,
+            config.dropped_columns,
+            config.rebuilt_tables,
+        )
+
+    def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
+        named = self.definition.config.backfilled_tables
+        return LateTables(self.definition, named, progress.committed.txid, newest)
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest
@@ -185,11 +245,16 @@ class Start:
         return progress, None
 
     def _recover(
-        self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
+        self,
+        equipment: Equipment,
+        epoch: int,
+        progress: Progress,
+        misfit: TxnError | None,
+        late: LateTables,
     ) -> tuple[Recovered, Newest]:
         """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
-        publications = self._fence_tables(equipment)
+        publications = late.without(self._fence_tables(equipment))
         if misfit is not None:
             if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
@@ -202,6 +267,7 @@ class Start:
             publications,
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
+            dropped=definition.config.dropped_streams,
         )
         if recovered.roll_forward:
             log.info("[%s] rolled forward to txid %s", definition.name, recovered.committed.txid)
@@ -212,9 +278,14 @@ class Start:
             )
         return recovered, publications
 
-    def _report_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
+    def _report_changes(
+        self, before: ProgramRecord | None, recovered: Recovered, ids: Mapping[str, str]
+    ) -> None:
         """Report once that the program differs from the last run's, and record this one."""
         program, first = program_of(self.definition), recovered.committed.txid + 1
+        # A moved table has its former name, too, until a commit stores the present one.
+        tables = {**(before.tables if before else {}), **ids}
+        program = program.model_copy(update={"tables": tables})
         former = before if first > 1 or recovered.batches else None  # it has done nothing yet
         lines = [] if former is None else list_changes(former, program)
         if lines:
@@ -224,7 +295,7 @@ class Start:
 
     def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
-            return equipment.tables.fence()
+            return rename_in_newest(self.definition.renamed, equipment.tables.fence())
         except FencedError as error:
             # Either a newer leader was a moment faster, and then this raises, or the store has no
             # epoch as new as the tables'.
@@ -263,29 +334,40 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, newest: Newest) -> CommittedRecord:
-        """The committed record with today's table names; refuses tables that are gone or new."""
+    def _by_present_streams(self, progress: Progress) -> Progress:
+        """The durable progress, under the names that the program has for its streams."""
+        definition = self.definition
+        check_renamed(definition.name, definition.renamed, progress.committed)
+        for former, name in definition.renamed.items():
+            if former in progress.committed.spouts:
+                log.info("[%s] stream '%s' was '%s' so far", definition.name, name, former)
+        return rename_in_progress(definition.renamed, progress)
+
+    def _attach_tables(self, equipment: Equipment, context: CommitterContext) -> Newest:
+        return rename_in_newest(self.definition.renamed, equipment.attach_tables(context))
+
+    def _known_tables(
+        self, progress: Progress, newest: Newest, late: LateTables, ids: Mapping[str, str]
+    ) -> CommittedRecord:
+        """The committed record with today's table names; refuses tables that are gone or new.
+
+        Args:
+            newest: of all tables but those that are late.
+        """
         definition, committed = self.definition, progress.committed
-        holding = [
-            table
-            for table, entry in newest.items()
-            if entry and entry[1].rows and entry[1].last_txid <= committed.txid
-        ]
-        seen = [
-            stream
-            for stream, read in committed.spouts.items()
-            if read is not None
-            and stream in progress.columns
-            and stream not in progress.quarantined_streams
-        ]
+        left = set(map(identity, late.names))
+        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
+        committed = committed.model_copy(update={"tables": tables})
         return by_todays_names(
             definition.name,
             committed,
             newest,
             identity,
-            unborn=definition.unborn_tables(holding, seen),
+            unborn=definition.unborn_tables(*with_rows(progress, newest)),
             new=definition.config.new_tables,
             dropped=definition.config.dropped_tables,
+            ids=ids,
+            recorded=recorded_ids(progress),
         )
 
     def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
@@ -319,7 +401,13 @@ class Start:
 
     def _check_streams(self, progress: Progress) -> None:
         definition = self.definition
-        check_streams(definition.name, definition.streams, definition.opaque_streams, progress)
+        check_streams(
+            definition.name,
+            definition.streams,
+            definition.opaque_streams,
+            progress,
+            definition.config.dropped_streams,
+        )
 
     def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)

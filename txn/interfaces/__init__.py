@@ -23,6 +23,7 @@ from txn.interfaces.committer import (
 from txn.interfaces.inlet import Inlet
 from txn.interfaces.notices import NOTICES
 from txn.interfaces.publication import (
+    CHANGE_KEY,
     COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
@@ -49,6 +50,7 @@ from txn.interfaces.spout import (
 )
 
 __all__ = [
+    "CHANGE_KEY",
     "COMPACTION_KEY",
     "FENCE_KEY",
     "NOTICES",

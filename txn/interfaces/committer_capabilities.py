@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from txn.attempts import TransactionAttempt
+from txn.changes import TableShape
 from txn.errors import TopologyError
 from txn.interfaces.committer import Committer, StoredRows
 from txn.interfaces.publication import Prepared, Publication, Staged, TablePublication
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "ChangesShape",
     "ChecksChanges",
     "CleansUp",
     "CompletesColumns",
@@ -40,6 +42,33 @@ class IdentifiesTable(Protocol):
     """
 
     def physical_id(self) -> str | None: ...
+
+
+@runtime_checkable
+class ChangesShape(Protocol):
+    """Lets a program change the shape of an existing table, between two txids."""
+
+    def shape(self) -> TableShape:
+        """Return the table that the program needs; without Spark, so without types.
+
+        It may be called before `open`.
+        """
+
+    def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
+        """Stage the table in its new shape, if `open` has accepted a difference.
+
+        Called once per run after `fence`, while every table holds exactly `committed`; or, if the
+        columns become known only with a batch, right after `open`. Files staged here must be
+        harmless if they are never published.
+
+        Returns:
+            A function that appends the change to the log and returns what was changed, as clauses;
+            None: the table has the shape already. It raises FencedError if the table holds a newer
+            epoch, and CommitConflictError if the log could not be appended to.
+
+        Raises:
+            TableRefusedError: the rows do not fit the new shape.
+        """
 
 
 # --- staging -------------------------------------------------------------------------------------

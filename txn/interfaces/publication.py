@@ -20,6 +20,7 @@ from pydantic import (
 from txn.attempts import TransactionAttempt
 
 __all__ = [
+    "CHANGE_KEY",
     "COMPACTION_KEY",
     "FENCE_KEY",
     "PUBLICATION_KEY",
@@ -53,6 +54,10 @@ every txid up to `txid` is committed and final."""
 COMPACTION_KEY = "txn_compaction"
 """Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of its
 rows, "settled", "last": as a fence's}."""
+
+CHANGE_KEY = "txn_change"
+"""Key of a change of the table's shape in `commitInfo`: {"topology", "epoch", "txid": the newest
+committed one, "changes": what was changed, "settled": the same txid, "last": as a fence's}."""
 
 Violations = Mapping[str, Mapping[str, int]]
 """Stream -> rule of `Stream.expect` -> rows that broke it."""
@@ -316,6 +321,10 @@ class CommitterContext:
     """The replaced incarnations: this one may take over their tables."""
     first_txid: int = 1
     """The first txid that a table made in this run can hold."""
+    dropped_columns: tuple[str, ...] = ()
+    """The columns that the settings give up, each as TABLE:COLUMN."""
+    rebuilt_tables: tuple[str, ...] = ()
+    """The tables that the settings allow to rebuild."""
 
 
 def processing_ms(timings_ms: Mapping[str, float]) -> float:

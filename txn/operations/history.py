@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txn.interfaces.publication import merged_violations
 from txn.notebook.charts import TxidFacts
 from txn.operations.table_logs import table_log
+from txn.protocol.stream_names import Renamed, rename_keys
 from txn.text import describe
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def history(
     committed: int | None = None,
     limit: int | None = None,
     committers: Mapping[str, Committer] | None = None,
+    renamed: Renamed | None = None,
 ) -> list[HistoryEntry]:
     """Merge a topology's newest txids from its tables' logs, newest first.
 
@@ -101,9 +103,11 @@ def history(
             unknown; a txid then counts as committed if all tables hold it.
         limit: the most txids to return; None: all.
         committers: table -> its committer, from a program.
+        renamed: the streams that the program has renamed.
     """
     logs = {table: table_log(table, (committers or {}).get(table)) for table in tables}
-    return history_of(topology, logs, committed, limit)
+    entries = history_of(topology, logs, committed, limit)
+    return [_by_present_names(entry, renamed) for entry in entries] if renamed else entries
 
 
 def history_of(
@@ -131,6 +135,15 @@ def history_of(
         replace(entry, lost=_read_by(entry.replay_of, topology, logs)) if entry.gives_up else entry
         for entry in entries
     ]
+
+
+def _by_present_names(entry: HistoryEntry, renamed: Renamed) -> HistoryEntry:
+    return replace(
+        entry,
+        read=rename_keys(renamed, entry.read),
+        violations=rename_keys(renamed, entry.violations),
+        lost=rename_keys(renamed, entry.lost),
+    )
 
 
 def _newest(log: PublicationLog, topology: str, limit: int | None) -> Iterator[TablePublication]:

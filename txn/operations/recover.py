@@ -23,8 +23,9 @@ from txn.machine.liveness import is_alive
 from txn.operations.loading import TargetError
 from txn.operations.table_logs import recent_publications, table_log
 from txn.protocol.backend import ProgressBackend
-from txn.protocol.rebuild import quarantined, rebuild, replayed
+from txn.protocol.rebuild import Publications, quarantined, rebuild, replayed
 from txn.protocol.records import Progress
+from txn.protocol.stream_names import rename_in_publication
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     left_out = {identity(table): table for table in new}
     publications: dict[str, list[tuple[int, Publication]]] = {}
     epoch, missing, incarnations = 0, [], set()
+    definition = topology.definition
     for sink in topology.sinks:
         entries: list[tuple[int, Publication]] = []
         try:
@@ -74,7 +76,10 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
         except UserError as error:
             missing.append(error)
         else:
-            entries = recent_publications(log, topology.name)
+            entries = [
+                (version, rename_in_publication(definition.renamed, publication))
+                for version, publication in recent_publications(log, topology.name)
+            ]
             incarnations.add(log.incarnation(topology.name))
             epoch = max(epoch, log.epoch(topology.name), *(p.epoch for _, p in entries))
         if left_out.pop(identity(sink.name), None) is None:
@@ -92,11 +97,27 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
         )
     if len(missing) == len(topology.sinks):
         raise missing[0]
-    definition = topology.definition
     progress = rebuild(
-        topology.name, definition.opaque_streams, publications, skipping=definition.skipping_tables
+        topology.name,
+        definition.opaque_streams,
+        _without_late(publications, topology.settings.backfilled_tables),
+        skipping=definition.skipping_tables,
     )
     return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
+
+
+def _without_late(publications: Publications, named: Collection[str]) -> Publications:
+    """Leave out tables that are being filled with their history, and lack committed txids."""
+    places = {identity(table) for table in named}
+    others = [
+        e[0][1].first_txid for t, e in publications.items() if e and identity(t) not in places
+    ]
+    least = max(others, default=1) - 1
+    return {
+        table: entries
+        for table, entries in publications.items()
+        if identity(table) not in places or (entries and entries[0][1].last_txid >= least)
+    }
 
 
 def is_needed(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> bool:
@@ -174,7 +195,8 @@ def write(backend: ProgressBackend, topology: Topology, recovered: RecoveredProg
 
 def _publications(topology: Topology) -> Iterator[Publication]:
     """Yield every publication in the tables' logs, as far back as commit files are kept."""
+    renamed = topology.definition.renamed
     for sink in topology.sinks:
         with contextlib.suppress(UserError):  # a table that does not exist yet
             for entry in table_log(sink.name, sink.committer).publications():
-                yield entry.publication
+                yield rename_in_publication(renamed, entry.publication)

@@ -54,10 +54,18 @@ def history(
         from txn.operations.tables.topology_tables import tables_of
 
         tables = tables_of(topology, zookeeper)
-        entries = read(tables.topology, tables.tables, tables.committed, limit, tables.committers)
+        entries = read(
+            tables.topology,
+            tables.tables,
+            tables.committed,
+            limit,
+            tables.committers,
+            tables.renamed,
+        )
         return History(tables.topology, entries)
     committers = {sink.name: sink.committer for sink in topology.sinks}
-    return History(topology.name, read(topology.name, committers, None, limit, committers))
+    renamed = topology.definition.renamed
+    return History(topology.name, read(topology.name, committers, None, limit, committers, renamed))
 
 
 class History(Sequence["HistoryEntry"]):

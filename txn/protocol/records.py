@@ -136,7 +136,11 @@ class RowReplayRecord(Record):
     includes these rows again.
     """
 
+    LATER = frozenset({"was"})
+
     stream: str
+    was: str | None = None
+    """The stream's former name: the rows that were set aside under it are replayed as well."""
     number: int = Field(ge=1)
     """1, 2, ... within the stream."""
     rules: dict[str, int]
@@ -180,8 +184,11 @@ class StageRecord(BaseModel):
 class ProgramRecord(Record):
     """`/txn/<topology>/program`: what the newest run computes, to detect changes.
 
-    Informative only: no run depends on it. It fits into one node.
+    It fits into one node. Without it, changes are not noticed, and a moved table is recognised by
+    what it holds.
     """
+
+    LATER = frozenset({"tables"})
 
     python: str
     """The Python that made the fingerprints; fingerprints of two Pythons cannot be compared."""
@@ -191,6 +198,9 @@ class ProgramRecord(Record):
     """The newest change, in words; empty if nothing changed."""
     since: int = Field(default=0, ge=0)
     """The first txid that was not committed when that change was reported."""
+    tables: dict[str, str] = Field(default_factory=dict)
+    """table -> its own id (Delta's), by which it is recognised after a move; tables without an id
+    are absent. A table that was moved may also have its former name."""
 
 
 class NoticesRecord(Record):

@@ -12,6 +12,9 @@ table's log, one txid or a group:
     other groups or attempts          has seen; the guards make it land once
     any F > C + 1, or L < C           refuse: something was wiped or replaced
 
+An open batch that no table holds loses what it was to read of a stream that the program has left
+out (`dropped_streams`); the position of that stream stays.
+
 Two attempts of a txid with identical replays are equivalent. ZooKeeper is then rolled forward to
 the smallest L, unless that is inside a group that some table can only replay as a whole. A table
 that skips what it holds may have F <= C < L: it holds a whole group whose replay came in smaller
@@ -40,6 +43,7 @@ __all__ = [
     "require_tables",
     "splits_no_group",
     "started",
+    "with_rows",
 ]
 
 Newest = Mapping[str, "tuple[int, Publication] | None"]
@@ -80,6 +84,7 @@ def reconcile(
     *,
     replays_differ: bool = False,
     skipping: Collection[str] = (),
+    dropped: Collection[str] = (),
 ) -> Recovered:
     """Decide where to start from ZooKeeper (`progress`) and every table's log (`newest`).
 
@@ -90,11 +95,12 @@ def reconcile(
         replays_differ: two attempts of a txid may differ, whatever the spouts promise (a query of
             a state as of the last committed txid).
         skipping: the tables that skip, txid by txid, what they hold (transactional ones).
+        dropped: streams that the program may have left out.
 
     Raises:
         RecoveryRefusedError: the two contradict each other; names table, txids and the way out.
     """
-    check_streams(topology, streams, opaque, progress)
+    check_streams(topology, streams, opaque, progress, dropped)
     committed = progress.committed
     for table, publication in newest.items():
         _check_table(topology, table, publication, committed, skips=table in skipping)
@@ -112,11 +118,10 @@ def reconcile(
         ahead = _beyond(result.committed.txid, newest)
     first = result.committed.txid + 1
     last = max((publication.last_txid for _, publication in ahead.values()), default=0)
-    return replace(
-        result,
-        batches=_with_attempts(result.batches, ahead, first),
-        published=frozenset(range(first, last + 1)),
-    )
+    published = frozenset(range(first, last + 1))
+    batches = _with_attempts(result.batches, ahead, first)
+    batches = _without_unread(topology, streams, batches, published)
+    return replace(result, batches=batches, published=published)
 
 
 def started(publication: Publication, member: Member, opaque: Collection[str] = ()) -> BatchRecord:
@@ -137,38 +142,101 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
 
 
 def check_streams(
-    topology: str, streams: Sequence[str], opaque: Collection[str], progress: Progress
+    topology: str,
+    streams: Sequence[str],
+    opaque: Collection[str],
+    progress: Progress,
+    dropped: Collection[str] = (),
 ) -> None:
     """Refuse a program whose streams do not match the progress.
+
+    Args:
+        dropped: streams that the program may have left out.
 
     Raises:
         RecoveryRefusedError: a stream is gone, or is of another kind while its batches are open.
     """
-    _check_kinds(topology, opaque, progress)
+    _check_kinds(topology, streams, opaque, progress)
     recorded = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
-    lost = sorted(recorded - set(streams))
+    lost = sorted(recorded - set(streams) - set(dropped))
     if lost:
+        names = ", ".join(map(repr, lost))
+        new = sorted(set(streams) - recorded)
+        renamed = "".join(
+            f"If '{lost[0]}' was renamed, write stream({name!r}, SPOUT, was={lost[0]!r}): it goes "
+            "on from its position. "
+            for name in new[:1]
+        )
         raise RecoveryRefusedError(
-            f"Topology '{topology}' has progress for stream '{lost[0]}' in ZooKeeper, but the "
-            f"program declares only {', '.join(sorted(streams))}. A renamed stream would start "
-            "from its beginning and count everything again: keep the name, or give the topology "
-            "a new name and new tables.",
+            f"Topology '{topology}' has progress for stream {names} in ZooKeeper, but the program "
+            f"declares only {', '.join(sorted(streams))}. Nothing was changed. "
+            f"{renamed}To leave it out, set TopologyConfig(dropped_streams=({names},)), "
+            f"or --set dropped_streams={','.join(lost)}: its position is kept, and a program that "
+            "declares it again goes on from there.",
             number="TXN-806",
         )
 
 
-def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> None:
+def _check_kinds(
+    topology: str, streams: Collection[str], opaque: Collection[str], progress: Progress
+) -> None:
     """Refuse a transactional spout over the open batches of an opaque one: they may be outdated."""
     for batch in progress.batches:
-        changed = sorted(set(batch.opaque) - set(opaque))
+        changed = sorted(set(batch.opaque).intersection(streams) - set(opaque))
         if changed:
+            last = progress.batches[-1].txid
             raise RecoveryRefusedError(
                 f"Txid {batch.txid} of topology '{topology}' is open, and was started when "
                 f"stream '{changed[0]}' had an opaque spout; it is transactional now. The stored "
-                "metadata may be outdated. Run the opaque spout once more until its open batches "
-                "are committed (stop it with Ctrl-C while it is idle), then change the kind.",
+                "metadata may be outdated. Nothing was changed. Run the opaque spout once more, "
+                f"with `--until {last}` (until={last}), which commits the open batches and starts "
+                "no others; then change the kind.",
                 number="TXN-806",
             )
+
+
+def _without_unread(
+    topology: str,
+    streams: Sequence[str],
+    batches: Sequence[BatchRecord],
+    published: Collection[int],
+) -> tuple[BatchRecord, ...]:
+    """Return the open batches without what they can no longer read; it is planned anew later.
+
+    A batch reads nothing of a dropped stream. Its START may have been replaced by one without that
+    stream while those of later batches were not; if the stream is declared again by then, the
+    records between them would be skipped. So a stream that an open batch does not name is taken out
+    of all later ones, too: its position stays where it was before the first of them.
+
+    Raises:
+        RecoveryRefusedError: some tables, not all, hold what a batch read of a dropped stream.
+    """
+    left: list[BatchRecord] = []
+    unread: set[str] = set()
+    for batch in batches:
+        read = {stream for stream, metadata in batch.spouts.items() if metadata is not None}
+        gone = sorted(read - set(streams))
+        if gone and batch.txid in published:
+            raise RecoveryRefusedError(
+                f"Txid {batch.txid} of topology '{topology}' is in some tables and not in all of "
+                f"them. It has read stream '{gone[0]}', which the program does not declare. "
+                "Nothing was changed. Run the former program once more, with `--until "
+                f"{max(published)}` (until={max(published)}), which completes the txid; then leave "
+                "the stream out.",
+                number="TXN-806",
+            )
+        if batch.replay_of is not None:
+            # Without its replay, the quarantined txid stays in quarantine.
+            emptied = batch.model_copy(update={"spouts": {}, "replay_of": None})
+            left.append(emptied if gone else batch)
+            continue
+        if batch.txid not in published:
+            readable = set(streams) - unread
+            spouts = {name: m for name, m in batch.spouts.items() if name in readable}
+            unread |= readable - batch.spouts.keys()
+            batch = batch.model_copy(update={"spouts": spouts})
+        left.append(batch)
+    return tuple(left)
 
 
 def _check_table(
@@ -225,7 +293,8 @@ def _behind(
         f"{committed.txid} of topology '{topology}' is committed (there: version "
         f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
         "older version, or left out for a while; a relative path starts at the working directory. "
-        "Nothing was changed. Restore the table, or give the topology a new name and new tables.",
+        "Nothing was changed. Restore the table. If it may be filled with the txids that it lacks, "
+        f"which are read anew, set TopologyConfig(backfilled_tables=({table!r},)).",
         number="TXN-804",
     )
 
@@ -350,3 +419,21 @@ def newest_metadata(progress: Progress) -> dict[str, Any]:
             continue
         newest.update({name: m for name, m in batch.spouts.items() if m is not None})
     return newest
+
+
+def with_rows(progress: Progress, newest: Newest) -> tuple[list[str], list[str]]:
+    """Return the tables, and the streams, of which it is certain that a commit brought rows."""
+    committed = progress.committed
+    tables = [
+        table
+        for table, entry in newest.items()
+        if entry and entry[1].rows and entry[1].last_txid <= committed.txid
+    ]
+    streams = [
+        stream
+        for stream, read in committed.spouts.items()
+        if read is not None
+        and stream in progress.columns
+        and stream not in progress.quarantined_streams
+    ]
+    return tables, streams

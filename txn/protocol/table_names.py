@@ -1,16 +1,27 @@
-"""Recognise the tables of earlier runs when the program renames them. Pure."""
+"""Recognise the tables of earlier runs when the program renames them. Pure.
+
+A table is known by its own id (Delta's), which the record of the program has, so a moved folder is
+a moved folder. Tables without a recorded id, of an earlier release or of a committer that has none,
+are recognised by the committed txid of this very topology that they hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.protocol.records import CommittedRecord
+from txn.protocol.records import CommittedRecord, Progress
 from txn.protocol.recovery import Newest
 
-__all__ = ["by_todays_names"]
+__all__ = ["by_todays_names", "recorded_ids"]
+
+
+def recorded_ids(progress: Progress) -> dict[str, str]:
+    """Return the recorded id of each table that the committed record names, if it has one."""
+    recorded = progress.program.tables if progress.program is not None else {}
+    return {name: recorded[name] for name in progress.committed.tables if name in recorded}
 
 
 def by_todays_names(
@@ -22,10 +33,10 @@ def by_todays_names(
     unborn: Collection[str] = (),
     new: Collection[str] = (),
     dropped: Collection[str] = (),
+    ids: Mapping[str, str] | None = None,
+    recorded: Mapping[str, str] | None = None,
 ) -> CommittedRecord:
     """Return the committed record with the program's present names of the tables.
-
-    A moved table is recognised by the committed txid of this very topology that it holds.
 
     Args:
         newest: the newest publication of each table of the program, before any is made.
@@ -33,21 +44,22 @@ def by_todays_names(
         unborn: tables that may still be empty although they were always declared.
         new: tables that may begin behind the committed txid.
         dropped: tables that may be missing from the program.
+        ids: the ids of the program's tables.
+        recorded: the ids of the tables in `committed`.
 
     Raises:
         RecoveryRefusedError: a table in ZooKeeper is missing from the program, or a table of the
             program does not hold the committed txid, and the configuration does not allow it. Both
-            at once may be the same table under another path.
+            at once may be the same table under another path. Or another table is in the place of
+            one in ZooKeeper.
     """
-    declared = {place(name): name for name in newest}
+    ids, recorded = ids or {}, recorded or {}
     new_places, dropped_places = {place(name) for name in new}, {place(name) for name in dropped}
-    tables, lost = {}, []
-    for name, version in committed.tables.items():
-        today = name if name in newest else declared.get(place(name))
-        if today is not None:
-            tables[today] = version
-        elif place(name) not in dropped_places:
-            lost.append(name)
+    names = _recognised(topology, committed, newest, place, ids, recorded)
+    tables = {today: committed.tables[former] for former, today in names.items()}
+    lost = [
+        name for name in committed.tables if name not in names and place(name) not in dropped_places
+    ]
     moved: list[str] = []
     for name, entry in sorted(newest.items(), key=lambda item: item[1] is None):
         if name in tables or (entry is None and place(name) in new_places):
@@ -56,9 +68,12 @@ def by_todays_names(
             if entry is None and committed.txid and name not in unborn:
                 raise _begins_late(topology, name, committed.txid)
             continue
+        candidates = [other for other in lost if name not in ids or other not in recorded]
+        if entry is not None and not candidates:
+            raise _another(topology, name, lost)
         if entry is not None and entry[1].last_txid <= committed.txid:
             tables[name] = entry[0]
-            former = _namesake(name, lost)
+            former = _namesake(name, candidates)
             lost = [other for other in lost if other != former]
             moved += [name] if former is None else []
             continue
@@ -66,6 +81,52 @@ def by_todays_names(
     if len(lost) > len(moved):
         raise _left_out(topology, lost, moved)
     return committed.model_copy(update={"tables": tables})
+
+
+def _recognised(
+    topology: str,
+    committed: CommittedRecord,
+    newest: Newest,
+    place: Callable[[str], str],
+    ids: Mapping[str, str],
+    recorded: Mapping[str, str],
+) -> dict[str, str]:
+    """Return former name -> present name of the tables that are known by place or by id."""
+    declared = {place(name): name for name in newest}
+    places = {
+        name: today
+        for name in committed.tables
+        if (today := name if name in newest else declared.get(place(name))) is not None
+    }
+    settled = {n: t for n, t in places.items() if n in recorded and ids.get(t) == recorded[n]}
+    at = {table_id: name for name, table_id in ids.items()}
+    names = dict(settled)
+    for name in sorted(committed.tables.keys() - settled.keys()):
+        table_id = recorded.get(name)
+        found = at.get(table_id) if table_id is not None else None
+        if found in settled.values():
+            table_id = found = None  # recorded under the former name of a table that was moved
+        today = places.get(name)
+        if found is not None and found not in places.values() and not (today and newest[today]):
+            names[name] = found
+        elif today is not None:
+            if table_id is not None and today in ids:
+                raise _replaced(topology, name, table_id, ids[today], found)
+            names[name] = today
+    return names
+
+
+def _replaced(
+    topology: str, name: str, table_id: str, present_id: str, found: str | None
+) -> RecoveryRefusedError:
+    where = "" if found is None else f", which is at '{found}' now"
+    return RecoveryRefusedError(
+        f"Table '{name}' of topology '{topology}' has the id {present_id}, but the topology's "
+        f"table has the id {table_id}{where}: another table was put in its place. Nothing was "
+        f"changed. Put the former table back to '{name}', or name a place for it that no other "
+        "table of the topology has had.",
+        number="TXN-808",
+    )
 
 
 def _namesake(name: str, lost: Collection[str]) -> str | None:
@@ -78,6 +139,18 @@ def _namesake(name: str, lost: Collection[str]) -> str | None:
     most = max(map(alike, lost), default=0)
     best = [other for other in lost if alike(other) == most]
     return best[0] if most and len(best) == 1 else None
+
+
+def _another(topology: str, name: str, lost: Sequence[str]) -> RecoveryRefusedError:
+    names = ", ".join(map(repr, lost))
+    return RecoveryRefusedError(
+        f"The program names table '{name}' and no longer {names} of topology '{topology}'. By its "
+        f"id, '{name}' is another table than {names}: it was not moved from there. Nothing was "
+        f"changed. Name the place where {names} is now, or put it back; or, if you no longer want "
+        f"it, set TopologyConfig(dropped_tables=({names},)), or --set "
+        f"dropped_tables={','.join(lost)}.",
+        number="TXN-807",
+    )
 
 
 def _moved_or_new(
@@ -120,9 +193,11 @@ def _moved_or_new(
 def _begins_late(topology: str, table: str, committed: int) -> RecoveryRefusedError:
     return RecoveryRefusedError(
         f"Table '{table}' is new to topology '{topology}', which has committed txid {committed}: "
-        "it would lack the rows of all txids up to that one. Nothing was changed. To accept "
-        f"that, set TopologyConfig(new_tables=({table!r},)), or --set new_tables={table}. "
-        "For a table with all rows, give the topology a new name and new tables.",
+        "it would lack the rows of all txids up to that one. Nothing was changed. For a table with "
+        f"all rows, set TopologyConfig(backfilled_tables=({table!r},)), or --set "
+        f"backfilled_tables={table}: what was read is read anew for it. To accept that it begins "
+        f"with the next txid, set TopologyConfig(new_tables=({table!r},)), or --set "
+        f"new_tables={table}.",
         number="TXN-809",
     )
 

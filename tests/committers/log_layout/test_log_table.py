@@ -438,13 +438,3 @@ def test_wrong_arguments(warehouse: Path) -> None:
         StateTable(warehouse, layout="log", compact_files=1)
     with pytest.raises(TopologyError, match="compact_share=0"):
         StateTable(warehouse, layout="log", compact_share=0)
-
-
-@pytest.mark.parametrize("made", ["upsert", "log"])
-def test_another_layout_is_refused(driver: Any, warehouse: Path, made: str) -> None:
-    """A table keeps the layout that it was made with; the error names both."""
-    other = "log" if made == "upsert" else "upsert"
-    values: dict[str, Aggregate] = {"n": Count()}
-    driver.open(StateTable(warehouse / "t", layout=made).bind(["k"], values), SCHEMA)
-    with pytest.raises(TableRefusedError, match=f"txn.kind = {made}, .* has {other}"):
-        driver.open(StateTable(warehouse / "t", layout=other).bind(["k"], values), SCHEMA, 2)

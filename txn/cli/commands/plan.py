@@ -1,10 +1,10 @@
-"""`txn plan`: show what would run, and the guarantee of each table."""
+"""`txn plan`: show what would run, the guarantee of each table, and what a run would change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,13 @@ from txn.cli.options import (
     session_options,
     settings_option,
 )
-from txn.cli.words import NOTHING_SET_ASIDE
+from txn.cli.words import NOTHING_SET_ASIDE, aligned
 from txn.operations.loading import load_topology
 from txn.operations.plan import TablePlan, TopologyPlan, plan_topology
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from txn.topology import Topology
 
 __all__ = ["plan"]
@@ -34,44 +36,73 @@ __all__ = ["plan"]
     is_flag=True,
     help="Start Spark, check every column and expression, and show the columns of each table.",
 )
+@click.option(
+    "--zookeeper",
+    metavar="SPEC",
+    help="The ZooKeeper whose progress is compared, as for txn run; an embedded one is started. "
+    "Default: the embedded server of this folder, if it runs.",
+)
 @session_options
 @settings_option
 @output_options
+@click.pass_context
 def plan(
+    context: click.Context,
     target: str,
     with_columns: bool,
+    zookeeper: str | None,
     master: str | None,
     conf: Mapping[str, str],
     settings: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Show streams, stages and tables, and what each table guarantees. Runs nothing.
+    """Show streams, stages and tables, what each table guarantees, and what a run would change.
 
-    Refuses what `txn run` would refuse at once. Needs neither Spark nor ZooKeeper; with --columns
-    it needs Spark, and the sources if they declare no schema.
+    Runs and writes nothing. The exit code is 1 if `txn run` would refuse to start. Needs neither
+    Spark nor ZooKeeper; with --columns it needs Spark, and the sources if they declare no schema.
     """
+    from txn.cli.change_lines import change_lines
+    from txn.config.location import resolve
+    from txn.operations.changes.topology import compare_topology
+
+    if zookeeper is not None:
+        resolve(zookeeper)
     topology = load_topology(target, settings)
     topology_plan = plan_topology(topology)
-    columns = _columns_of(topology, master, conf) if with_columns else None
+    schemas = _schemas(topology, master, conf) if with_columns else {}
+    changes = compare_topology(topology, zookeeper, {t: _types(s) for t, s in schemas.items()})
     if as_json:
-        print_json(asdict(topology_plan) | ({} if columns is None else {"columns": columns}))
+        columns = {"columns": {t: _shown(s) for t, s in schemas.items()}} if with_columns else {}
+        print_json(asdict(topology_plan) | columns | changes.to_json())
     else:
-        click.echo("\n".join(_plan_lines(topology_plan, columns or {})))
+        shown = {table: _shown(schema) for table, schema in schemas.items()}
+        click.echo("\n".join([*_plan_lines(topology_plan, shown), "", *change_lines(changes)]))
+    if changes.is_refused:
+        context.exit(1)
 
 
-def _columns_of(
+def _schemas(
     topology: Topology, master: str | None, conf: Mapping[str, str]
-) -> dict[str, dict[str, str] | None]:
-    """Return table -> column -> type; None: unknown until something is read."""
+) -> dict[str, StructType | None]:
+    """Return table -> its columns; None: unknown until something is read."""
     from txn.engine.preview import columns
 
     with session_for(topology, master, conf) as spark:
-        return {
-            table: schema
-            if schema is None
-            else {field.name: field.dataType.simpleString() for field in schema}
-            for table, schema in columns(topology.definition, spark).items()
-        }
+        return columns(topology.definition, spark)
+
+
+def _shown(schema: StructType | None) -> dict[str, str] | None:
+    """Return column -> type, as Spark shows it."""
+    if schema is None:
+        return None
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def _types(schema: StructType | None) -> dict[str, Any] | None:
+    """Return column -> type, as a table's log has it."""
+    if schema is None:
+        return None
+    return {field.name: field.dataType.jsonValue() for field in schema}
 
 
 def _plan_lines(
@@ -79,7 +110,7 @@ def _plan_lines(
 ) -> Iterator[str]:
     yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
-    yield from _aligned(
+    yield from aligned(
         (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" if s.after else "")
         for s in topology_plan.streams
     )
@@ -87,7 +118,7 @@ def _plan_lines(
     stages = [s for s in topology_plan.stages if s.reads]
     if stages:
         yield from ("", "stages")
-        yield from _aligned(
+        yield from aligned(
             (s.id, f"<- {', '.join(s.reads)}", _phase(s.phase), s.detail) for s in stages
         )
     feeders = {s.id for s in stages} | {s.id for s in topology_plan.streams}
@@ -98,7 +129,7 @@ def _plan_lines(
         yield from ("", "notes", *(f"  {note}" for note in topology_plan.notes))
     if topology_plan.settings:
         yield from ("", "settings")
-        yield from _aligned((s.name, s.value, f"from {s.place}") for s in topology_plan.settings)
+        yield from aligned((s.name, s.value, f"from {s.place}") for s in topology_plan.settings)
 
 
 def _table_lines(
@@ -117,12 +148,3 @@ def _table_lines(
 
 def _phase(phase: str) -> str:
     return "in the commit turn" if phase == "commit" else ""
-
-
-def _aligned(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Yield rows with aligned columns; empty columns take no room."""
-    table = list(rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [c.ljust(w) for c, w in zip(row, widths, strict=True) if w]
-        yield ("  " + "  ".join(cells)).rstrip()

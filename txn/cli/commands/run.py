@@ -23,7 +23,7 @@ from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.cli.running.observers import CliObserver
-    from txn.topology import Until
+    from txn.topology import Topology, Until
 
 __all__ = ["run"]
 
@@ -114,18 +114,14 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
+    topology = _checked(target, settings, zookeeper, until, standby=standby)
+    # Loaded only for a program that was not refused.
     from txn.cli.exporting import make_lineage, make_metrics, make_traces
     from txn.cli.running.driver import drive
     from txn.cli.running.run_log import logging_to_file
     from txn.cli.running.run_notes import RunNotes, page_of_run
-    from txn.config.location import resolve, resolve_shared
     from txn.dashboard.watching.topology_facts import TopologyFacts
 
-    # Refuse a wrong --zookeeper before the program is loaded.
-    check_zookeeper = resolve_shared if standby else resolve
-    check_zookeeper(zookeeper)
-    topology = load_topology(target, settings)
-    topology.check_complete(until)
     address = None if dashboard is None else parse_address(dashboard)
     display, facts = _make_display(as_json), TopologyFacts.of(topology, target)
     with contextlib.ExitStack() as resources:
@@ -152,6 +148,22 @@ def run(
             if log_path is not None and log_path.stat().st_size and not as_json:
                 click.echo(f"The log is in {log_path}.", err=True)
             raise
+
+
+def _checked(
+    target: str, settings: Sequence[str], zookeeper: str, until: Until, *, standby: bool
+) -> Topology:
+    """Load the program; refuse what needs neither Spark nor ZooKeeper to be refused."""
+    from txn.config.location import resolve, resolve_shared
+    from txn.operations.changes.tables import compare_tables, refuse_tables
+
+    # Refuse a wrong --zookeeper before the program is loaded.
+    check_zookeeper = resolve_shared if standby else resolve
+    check_zookeeper(zookeeper)
+    topology = load_topology(target, settings)
+    topology.check_complete(until)
+    refuse_tables(compare_tables(topology.definition))
+    return topology
 
 
 def _make_display(as_json: bool) -> CliObserver:

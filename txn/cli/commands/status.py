@@ -26,12 +26,15 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     from txn.embedded.service import is_served
     from txn.operations.status import status_of
     from txn.operations.tables.table_status import read_tables
+    from txn.protocol.stream_names import rename_in_status
 
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
+    renamed = topology.definition.renamed if topology else {}
     served = is_served(zookeeper)
     with open_backend(zookeeper, config) as backend:
-        status = status_of(backend.status(name), served=served)
+        stored = rename_in_status(renamed, backend.status(name))
+    status = status_of(stored, served=served)
     committed = status.found.progress.committed
     committers = {sink.name: sink.committer for sink in sinks}
     tables = read_tables(name, committed.tables, committed.txid, committers)

@@ -6,8 +6,8 @@ import { go, link } from "./address.js";
 import { bytes, clock, count, iso, num, tableName } from "./format.js";
 
 const VIEWS = [["versions", "Versions"], ["rows", "Rows as of a txid"], ["changes", "Difference"], ["about", "About"]];
-const MEANS = { settled: "A mark: the txid is final, and is not replayed any more", fence: "A new leader has written it, so that no earlier one can publish any more", compaction: "The same rows in fewer files", maintenance: "Files that nobody needs any more were deleted, or a property was set", publication: "Rows of txids" };
-const KINDS = { publication: "ok", foreign: "err", unreadable: "err", compaction: "info" };
+const MEANS = { settled: "A mark: the txid is final, and is not replayed any more", fence: "A new leader has written it, so that no earlier one can publish any more", compaction: "The same rows in fewer files", change: "The program has changed the shape of the table between two txids", maintenance: "Files that nobody needs any more were deleted, or a property was set", publication: "Rows of txids" };
+const KINDS = { publication: "ok", foreign: "err", unreadable: "err", compaction: "info", change: "info" };
 
 function grid(columns, rows, label) {
   return h("div", { class: "scroller", role: "region", "aria-label": label, tabindex: "0" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, columns.map(([name, type]) => h("th", { scope: "col" }, name, type ? h("span", { class: "type" }, type) : null)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => value === null ? h("td", { class: "null" }, "NULL") : h("td", {}, value)))))));
@@ -52,7 +52,7 @@ export function tables(root, at) {
   const failed = (box, error) => { if (error.name !== "AbortError") box.replaceChildren(empty(error.message)); };
 
   async function versions(box, table) {
-    const body = h("tbody", {}), kind = h("select", { "aria-label": "Kind of version" }, [["", "All versions"], ["publication", "Publications"], ["compaction", "Compactions"], ["maintenance", "Maintenance"], ["fence", "Fences"], ["foreign", "Others' changes"]].map(([id, words]) => h("option", { value: id }, words)));
+    const body = h("tbody", {}), kind = h("select", { "aria-label": "Kind of version" }, [["", "All versions"], ["publication", "Publications"], ["compaction", "Compactions"], ["change", "Changes of shape"], ["maintenance", "Maintenance"], ["fence", "Fences"], ["foreign", "Others' changes"]].map(([id, words]) => h("option", { value: id }, words)));
     const next = h("button", { type: "button", class: "button", hidden: true }, "Older versions"), none = h("div", {});
     let before = null, asked = 0;
     const load = async () => {

@@ -80,8 +80,8 @@ class Version:
     version: int
     at_ms: int
     kind: str
-    """"publication", "fence", "settled", "compaction", "maintenance" (no rows came or went),
-    "created", "foreign" (a change by another writer) or "unreadable"."""
+    """"publication", "fence", "settled", "compaction", "change" (of the shape), "maintenance" (no
+    rows came or went), "created", "foreign" (a change by another writer) or "unreadable"."""
     operation: str
     writer: str
     first: int | None
@@ -127,7 +127,7 @@ def kind_of(commit: Commit, topology: str) -> str:
     """Return the kind of a version; see `Version.kind`."""
     if commit.publication is not None:
         return "publication" if commit.publication.topology == topology else "foreign"
-    for kind in ("fence", "settled", "compaction"):
+    for kind in ("fence", "settled", "compaction", "change"):
         if getattr(commit, kind) is not None:
             return kind
     if commit.version == 0:

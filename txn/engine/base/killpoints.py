@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from txn.attempts import TransactionAttempt
 
-__all__ = ["MAINTENANCE_POINTS", "POINTS", "observe", "reached"]
+__all__ = ["MAINTENANCE_POINTS", "POINTS", "SHAPE_POINTS", "observe", "reached"]
 
 POINTS = (
     "after-plan",  # the spouts answered; nothing is durable
@@ -32,6 +32,13 @@ MAINTENANCE_POINTS = (
     "after-maintenance",  # a version does
 )
 """Points in the life of a table; the attempt is the newest that was durable everywhere."""
+
+SHAPE_POINTS = (
+    "shape-staged",  # a table has its next generation, and no version refers to it
+    "shape-changed",  # a version has given it another shape; further tables may wait for theirs
+    "backfilled",  # a table has got the txids up to this one, which it lacked
+)
+"""Points of a start with a changed program; the attempt names the next txid."""
 
 Observer = Callable[[str, TransactionAttempt], None]
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from txn.config import TopologyConfig
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.reporting.broadcast import Broadcast
+from txn.engine.work.backfill import Backfill, Leader
 from txn.engine.work.commit import Committing
 from txn.engine.work.emission import Emissions
+from txn.engine.work.history import History
 from txn.engine.work.jobs import Jobs
 from txn.engine.work.lookups import Lookups
 from txn.engine.work.processing import Processing
@@ -53,21 +56,15 @@ class Equipment:
     ) -> None:
         own = own_session(spark)
         self._spark = spark
+        self._name = name
         self._columns = StreamColumns(remember)
         self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
         self.jobs = Jobs(spark, name)
         self.spouts = Spouts(name, sources, self.jobs.enter_thread)
         self.tables = Tables(own, sinks)
         self._stager = Stager(own, self.tables, verify_rows=verify_rows)
-        self._emissions = Emissions(
-            spark,
-            own,
-            self.spouts,
-            sinks,
-            Lookups(spark, self.tables, self._stager),
-            self._columns,
-            verify_rows=verify_rows,
-        )
+        self._lookups = Lookups(spark, self.tables, self._stager)
+        self._emissions = self._emissions_of(own, sinks, verify_rows=verify_rows)
         self._committing = Committing(
             self.jobs,
             self.spouts,
@@ -86,6 +83,32 @@ class Equipment:
             self._committing,
             broadcast,
         )
+
+    def _emissions_of(
+        self, own: SparkSession, sinks: Sequence[Sink], *, verify_rows: bool
+    ) -> Emissions:
+        return Emissions(
+            self._spark,
+            own,
+            self.spouts,
+            sinks,
+            self._lookups,
+            self._columns,
+            verify_rows=verify_rows,
+        )
+
+    def backfill(
+        self,
+        sink: Sink,
+        history: History,
+        committed: int,
+        config: TopologyConfig,
+        leader: Leader,
+    ) -> None:
+        """Give a table the txids that it lacks, up to `committed`."""
+        emissions = self._emissions_of(own_session(self._spark), [sink], verify_rows=False)
+        backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader)
+        backfill.run(history, committed, config.max_group_commit)
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
@@ -114,8 +137,18 @@ class Equipment:
         batch, before any job. Tables that lack content named by the spouts' positions get a copy.
         """
         self.jobs.enter_thread()
-        self._stager.check_and_open(self._emissions.nothing())
+        self._stager.check_and_open(self._emissions.nothing(), self.tables.all)
         self._keeper.mend()
+
+    def open_tables(self, sinks: Sequence[Sink]) -> None:
+        """Open these tables alone; create those that are missing."""
+        self.jobs.enter_thread()
+        self._stager.check_and_open(self._emissions.nothing(), sinks)
+
+    def change_shapes(self) -> None:
+        """Give the tables the shape of the program, before the first batch."""
+        self.jobs.enter_thread()
+        self.tables.change_shapes()
 
     def close(self) -> None:
         """Close committers and spouts, each even if others raise."""

@@ -16,7 +16,7 @@ from txn.dataflow.graph import Sink, Source
 from txn.engine.base.failures import is_lost_work, is_of_batch
 from txn.engine.work.batch_target import BatchTargets
 from txn.engine.work.spout_facts import SpoutFacts
-from txn.errors import ProgressUnreadableError, TxnError
+from txn.errors import ProgressUnreadableError, TopologyError, TxnError
 from txn.interfaces import Keeper, SpoutKind
 from txn.interfaces.spout_capabilities import (
     ChecksCommits,
@@ -26,6 +26,7 @@ from txn.interfaces.spout_capabilities import (
     UsesKeeper,
 )
 from txn.protocol.events import Metadata, Plan
+from txn.protocol.stream_names import rename_keys
 from txn.spark.causes import is_of_spark
 from txn.storage.asking import in_parallel
 from txn.text import placed
@@ -51,6 +52,7 @@ class Spouts:
     ) -> None:
         self._topology = topology
         self.sources = tuple(sources)
+        self._renamed = {source.was: source.name for source in sources if source.was is not None}
         self._targets = BatchTargets({source.name: source.spout for source in sources})
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
@@ -102,8 +104,16 @@ class Spouts:
     def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
         """Ask what a quarantined txid can still read: stream -> metadata as JSON, or None.
 
-        An error of a spout refuses the replay.
+        An error refuses the replay: of a spout, or for a stream that is not in the program.
         """
+        metadata = rename_keys(self._renamed, metadata)
+        declared = {source.name for source in self.sources}
+        for stream, stored in metadata.items():
+            if stored is not None and stream not in declared:
+                raise TopologyError(
+                    f"it is to read stream '{stream}', which the program does not declare",
+                    number="TXN-806",
+                )
         remaining = dict(metadata)
         for source, stored in self.stored_by_source(metadata):
             with placed(f"the spout of stream '{source.name}'"):

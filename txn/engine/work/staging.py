@@ -46,9 +46,9 @@ class Stager:
             if isinstance(partials, Rows):
                 partials.frame.write.format("noop").mode("overwrite").save()
 
-    def check_and_open(self, evaluation: Evaluation) -> None:
+    def check_and_open(self, evaluation: Evaluation, sinks: Iterable[Sink]) -> None:
         """Refuse wrong columns, shapes and tables; create missing tables. Reads no data."""
-        for sink in self._tables.all:
+        for sink in sinks:
             partials = self.known_partials(sink, evaluation)
             if isinstance(self._open_table(sink, partials, evaluation), Unknown):
                 self._tables.open_without_columns(sink)

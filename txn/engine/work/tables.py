@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
+from txn.engine.base.killpoints import reached
 from txn.errors import TableRefusedError
-from txn.interfaces import CommitterContext, Publication
+from txn.interfaces import NOTICES, CommitterContext, Publication
 from txn.interfaces.committer_capabilities import (
+    ChangesShape,
     CleansUp,
     IdentifiesTable,
     MaintainsTable,
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["Committed", "Tables"]
+
+notices = logging.getLogger(NOTICES)
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,13 @@ class Tables:
         """Staged in the commit turn."""
         self.committed = Committed()
         """Replaced as a whole, so that any thread may read it."""
+        self._changing = False
+        """True once the tables may get the program's shape."""
         self._opened: set[str] = set()
         self._opening = threading.Lock()
         self._context = CommitterContext("", 0)
+        self._first_txids: dict[str, int] = {}
+        """Table that does not exist yet and gets its history -> its first txid."""
 
     # --- before the first batch --------------------------------------------------------------
 
@@ -64,18 +73,27 @@ class Tables:
         self.require_apart()
         return newest
 
+    def begin_at(self, first_txids: Mapping[str, int]) -> None:
+        """Let tables that do not exist yet begin with an earlier txid than the next one."""
+        self._first_txids |= first_txids
+
+    def ids(self) -> dict[str, str]:
+        """The id of every table that exists and has one."""
+        return {
+            sink.name: table_id
+            for sink in self.all
+            if isinstance(sink.committer, IdentifiesTable)
+            and (table_id := sink.committer.physical_id()) is not None
+        }
+
     def require_apart(self) -> None:
         """Refuse two names of one table, such as a bind mount; checks the tables that are open."""
         names: dict[str, str] = {}
-        for sink in self.all:
-            committer = sink.committer
-            table_id = committer.physical_id() if isinstance(committer, IdentifiesTable) else None
-            if table_id is None:
-                continue
-            other = names.setdefault(table_id, sink.name)
-            if other != sink.name:
+        for name, table_id in self.ids().items():
+            other = names.setdefault(table_id, name)
+            if other != name:
                 raise TableRefusedError(
-                    f"Tables '{other}' and '{sink.name}' are one table under two names, or one is "
+                    f"Tables '{other}' and '{name}' are one table under two names, or one is "
                     f"a copy of the other: both have the id {table_id}. A table holds one "
                     "publication per txid: give each committer a table of its own.",
                     number="TXN-110",
@@ -93,9 +111,38 @@ class Tables:
         """Open a table for partials of these columns, once, as `Committer.open`."""
         with self._opening:
             if sink.name not in self._opened:
-                sink.committer.open(self._own, self._context, schema)
+                first = self._first_txids.get(sink.name, self._context.first_txid)
+                context = replace(self._context, first_txid=first)
+                sink.committer.open(self._own, context, schema)
                 self.require_apart()
+                if self._changing:
+                    self._change_shapes([sink])
                 self._opened.add(sink.name)
+
+    def change_shapes(self) -> None:
+        """Give every open table the shape of the program, and from now on each as it is opened.
+
+        All are staged before the first one changes, so readers see them change together. Nothing
+        of a later txid than the committed one may have been published yet.
+        """
+        with self._opening:
+            self._change_shapes(self.all)
+            self._changing = True
+
+    def _change_shapes(self, sinks: Sequence[Sink]) -> None:
+        txid = self.committed.txid
+        at = TransactionAttempt(txid + 1)
+        ready: list[tuple[str, Callable[[], tuple[str, ...]]]] = []
+        for sink in sinks:
+            if isinstance(sink.committer, ChangesShape):
+                publish = sink.committer.change_shape(txid)
+                if publish is not None:
+                    reached("shape-staged", at)
+                    ready.append((sink.name, publish))
+        for table, publish in ready:
+            for what in publish():
+                notices.warning("Table %s, from txid %s on: %s.", table, txid + 1, what)
+            reached("shape-changed", at)
 
     def open_without_columns(self, sink: Sink) -> None:
         """Refuse a table that no columns would fit."""

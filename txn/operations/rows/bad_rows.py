@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ class BadRows:
         self,
         limit: int | None,
         *,
-        stream: str | None = None,
+        stream: str | Collection[str] | None = None,
         rule: str | None = None,
         txid: int | None = None,
         up_to: int | None = None,
@@ -111,13 +111,18 @@ class BadRows:
 
         Args:
             limit: the most rows to return; None: all.
-            stream: only rows of this stream; `rule` and `txid` filter the same way.
+            stream: only rows of this stream, or of these; `rule` and `txid` filter the same way.
             up_to: only of txids up to this one.
         """
         import pyarrow.compute as pc
 
-        conditions = {"stream": stream, "rule": rule, TXID: txid}
-        only = {name: value for name, value in conditions.items() if value is not None}
+        streams = [stream] if isinstance(stream, str) else stream
+        conditions = {
+            "stream": streams,
+            "rule": None if rule is None else [rule],
+            TXID: None if txid is None else [txid],
+        }
+        only = {name: values for name, values in conditions.items() if values is not None}
         keys = [(TXID, "descending"), *((name, "ascending") for name in BAD_ROW_COLUMNS)]
         columns = [TXID, *BAD_ROW_COLUMNS]
         if limit is None:
@@ -150,7 +155,7 @@ class BadRows:
     def _read(
         self,
         columns: list[str],
-        only: Mapping[str, Any] | None = None,
+        only: Mapping[str, Collection[Any]] | None = None,
         lowest: int = 0,
         highest: int | None = None,
     ) -> Any:
@@ -158,15 +163,17 @@ class BadRows:
         what = f"read the rows of table {self.table}"
         return retried(lambda: self._data.to_table(columns=columns, filter=condition), what)
 
-    def _condition(self, only: Mapping[str, Any], lowest: int, highest: int | None) -> Any:
+    def _condition(
+        self, only: Mapping[str, Collection[Any]], lowest: int, highest: int | None
+    ) -> Any:
         from pyarrow import dataset
 
         condition = dataset.field(TXID) >= lowest
         for limit in (self._committed, highest):
             if limit is not None:
                 condition &= dataset.field(TXID) <= limit
-        for name, value in only.items():
-            condition &= dataset.field(name) == value
+        for name, values in only.items():
+            condition &= dataset.field(name).isin([*values])
         return condition
 
 
@@ -192,11 +199,12 @@ def has_bad_rows(columns: Iterable[str]) -> bool:
 
 def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], int]:
     """Return (stream, rule) -> the last txid whose rows were replayed."""
-    return {
-        (replay.stream, rule): txid
-        for replay in sorted(replays, key=lambda replay: replay.number)
-        for rule, txid in replay.rules.items()
-    }
+    last: dict[tuple[str, str], int] = {}
+    for replay in replays:
+        for stream in filter(None, (replay.stream, replay.was)):
+            for rule, txid in replay.rules.items():
+                last[stream, rule] = max(txid, last.get((stream, rule), 0))
+    return last
 
 
 def _readable(rows: Any) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from txn.operations.rows.bad_rows import BadRow, BadRows, bad_rows_among, replay
 from txn.operations.table_logs import table_log
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import CommittedRecord, RowReplayRecord
+from txn.protocol.stream_names import rename_in_member, rename_in_status
 from txn.topology import Topology
 
 __all__ = ["Exported", "Replayed", "export_rows", "replay_rows"]
@@ -161,12 +162,12 @@ def replay_rows(
     record = earlier or replayable.new_record(number, rows, digest)
     if earlier is None:
         replayable.check_new(record, rows, content)
-    replayable.check_same(record, digest, rows)
+    replayable.check_same(number, record, digest, rows)
     if not record.placed:
-        replayable.check_taken(record)
+        replayable.check_taken(number, record)
         replayable.inlet.stage(record.file, content)
         begun = backend.begin_row_replay(topology.name, record)
-        replayable.check_same(begun, digest, rows)
+        replayable.check_same(number, begun, digest, rows)
         replayable.inlet.put(begun.file, digest)
         backend.settle_row_replay(topology.name, begun)
     return Replayed(
@@ -186,18 +187,24 @@ class _Replayable:
 
     topology: Topology
     stream: str
+    was: str | None
+    """The stream's former name."""
     inlet: Inlet
     bad_rows: BadRows
     committed: CommittedRecord
     ledger: tuple[RowReplayRecord, ...]
+    """The replays so far, those under the former name first: number 1, 2, ... for the user."""
 
     @classmethod
     def at(cls, topology: Topology, backend: ProgressBackend, stream: str) -> _Replayable:
         """Read what is durable and open the table of bad rows."""
         inlet = _inlet(topology, stream)
         # The ledger first: the rows of its replays were committed before.
-        ledger = backend.row_replays(topology.name).get(stream, ())
-        committed = backend.status(topology.name).progress.committed
+        replays = backend.row_replays(topology.name)
+        was = next(source.was for source in topology.sources if source.name == stream)
+        ledger = (*(replays.get(was, ()) if was else ()), *replays.get(stream, ()))
+        status = rename_in_status(topology.definition.renamed, backend.status(topology.name))
+        committed = status.progress.committed
         options = {
             sink.name: sink.committer.storage_options
             for sink in topology.sinks
@@ -211,7 +218,7 @@ class _Replayable:
                 "of bad rows. There is nothing to export or replay.",
                 number=NUMBER,
             )
-        return cls(topology, stream, inlet, bad_rows, committed, ledger)
+        return cls(topology, stream, was, inlet, bad_rows, committed, ledger)
 
     @property
     def position(self) -> Any:
@@ -228,9 +235,14 @@ class _Replayable:
                 f"after {self.committed.txid} may still be taken back. Name a smaller --up-to.",
                 number=NUMBER,
             )
+        names = [name for name in (self.was, self.stream) if name is not None]
         after = replayed_up_to(before)
-        rows = self.bad_rows.newest(None, stream=self.stream, rule=rule, up_to=up_to)
-        left = [row for row in rows if row.txid > after.get((row.stream, row.rule), 0)]
+        rows = self.bad_rows.newest(None, stream=names, rule=rule, up_to=up_to)
+        left = [
+            replace(row, stream=self.stream)
+            for row in rows
+            if row.txid > max(after.get((name, row.rule), 0) for name in names)
+        ]
         return sorted(left, key=lambda row: row.txid)
 
     def sorted_by_form(
@@ -252,13 +264,16 @@ class _Replayable:
         """Return txid -> its entry in the log of the bad rows, while the log has it."""
         committers = {sink.name: sink.committer for sink in self.topology.sinks}
         log = table_log(self.bad_rows.table, committers.get(self.bad_rows.table))
-        return self.bad_rows.logged(self.topology.name, {row.txid for row in rows}, log)
+        members = self.bad_rows.logged(self.topology.name, {row.txid for row in rows}, log)
+        renamed = self.topology.definition.renamed
+        return {txid: rename_in_member(renamed, member) for txid, member in members.items()}
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
         """Return the record of a new replay."""
         return RowReplayRecord(
             stream=self.stream,
-            number=number,
+            was=self.was,
+            number=number - sum(replay.stream != self.stream for replay in self.ledger),
             rules=_last_txids(rows),
             first_txid=rows[0].txid,
             rows=len(rows),
@@ -279,12 +294,14 @@ class _Replayable:
         if number == there + 1 and self.ledger and not self.ledger[-1].placed:
             half = self.ledger[-1]
             raise UserError(
-                f"Replay {half.number} of stream '{self.stream}' is half done: "
+                f"Replay {there} of stream '{self.stream}' is half done: "
                 f"'{self.inlet.place(half.file)}' may be missing. {self._way_out(half)}",
                 number=NUMBER,
             )
 
-    def check_same(self, record: RowReplayRecord, digest: str, rows: Sequence[BadRow]) -> None:
+    def check_same(
+        self, number: int, record: RowReplayRecord, digest: str, rows: Sequence[BadRow]
+    ) -> None:
         """Refuse to repeat a replay with another file or other rows."""
         if record.sha256 == digest and record.rules == _last_txids(rows):
             return
@@ -297,7 +314,7 @@ class _Replayable:
         else:
             out = self._way_out(record)
         raise UserError(
-            f"Replay {record.number} of stream '{self.stream}' was begun with {what} "
+            f"Replay {number} of stream '{self.stream}' was begun with {what} "
             f"({record.rows} rows, {_newest_by_rule(record.rules)}). {out}",
             number=NUMBER,
         )
@@ -367,12 +384,12 @@ class _Replayable:
             number=NUMBER,
         )
 
-    def check_taken(self, record: RowReplayRecord) -> None:
+    def check_taken(self, number: int, record: RowReplayRecord) -> None:
         """Refuse to complete a replay whose file the spout would no longer read."""
         place = self.inlet.place(record.file)
         if not self.inlet.takes(place):
             raise UserError(
-                f"Replay {record.number} of stream '{self.stream}' was to put '{place}' there, "
+                f"Replay {number} of stream '{self.stream}' was to put '{place}' there, "
                 "which the spout's pattern does not match any more. Complete it with the former "
                 "pattern.",
                 number=NUMBER,

@@ -14,6 +14,7 @@ from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.operations.loading import named_topology
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
+from txn.protocol.stream_names import Renamed
 
 __all__ = ["TopologyTables", "tables_of"]
 
@@ -33,6 +34,9 @@ class TopologyTables:
     config: TopologyConfig = field(default_factory=TopologyConfig)
     replays: tuple[RowReplayRecord, ...] | None = None
     """The replays of rows that were set aside; None: not read, or no ZooKeeper answers."""
+
+    renamed: Renamed = field(default_factory=dict)
+    """Former name of a stream -> its present name; only a program has them."""
 
     @property
     def storage_options(self) -> dict[str, Mapping[str, str]]:
@@ -62,6 +66,7 @@ def tables_of(
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
     committers = {sink.name: sink.committer for sink in sinks}
+    renamed = topology.definition.renamed if topology else {}
     try:
         with open_backend(zookeeper, config) as backend:
             replays = backend.row_replays(name) if with_replays else None
@@ -69,7 +74,9 @@ def tables_of(
     except (SetupError, TopologyError):
         if topology is None:
             raise
-        return TopologyTables(name, tuple(committers), None, committers, config=config)
+        return TopologyTables(
+            name, tuple(committers), None, committers, config=config, renamed=renamed
+        )
     committed = status.progress.committed
     return TopologyTables(
         name,
@@ -78,5 +85,6 @@ def tables_of(
         committers,
         is_at_rest=not (status.leader or status.standbys or status.progress.batches),
         config=config,
+        renamed=renamed,
         replays=None if replays is None else tuple(chain.from_iterable(replays.values())),
     )

@@ -1,0 +1,1 @@
+"""A table's next generation: the same rows in another shape, beside those that readers see."""

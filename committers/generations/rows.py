@@ -1,0 +1,107 @@
+"""Rows of a table in its new shape: renamed, cast and checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from committers.publishing.files import ActiveFile
+from committers.publishing.spec import TableSpec
+from txn.errors import TableRefusedError
+from txn.interfaces import StagedFile
+from txn.spark.lazy import sf, st
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["Generation", "in_shape", "renamed_and_cast", "types_of"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The files of a table's next generation, and all of its files until now."""
+
+    adds: tuple[StagedFile, ...]
+    removes: tuple[ActiveFile, ...]
+
+
+def types_of(spec: TableSpec) -> dict[str, DataType]:
+    """Column -> Spark's type, of the new shape."""
+    schema = st.StructType.fromJson(json.loads(spec.schema_json()))
+    return {field.name: field.dataType for field in schema}
+
+
+def in_shape(rows: DataFrame, spec: TableSpec, table: str) -> DataFrame:
+    """Return rows of the former shape with the columns of the new one, NULL where they are new.
+
+    Raises:
+        TableRefusedError: a value does not fit the new type of its column.
+    """
+    return renamed_and_cast(rows, types_of(spec), spec, table)
+
+
+def renamed_and_cast(
+    rows: DataFrame, types: dict[str, DataType], spec: TableSpec, table: str
+) -> DataFrame:
+    """Return rows with these columns of the new shape.
+
+    Runs a job that reads the rows, if a column gets another type.
+
+    Raises:
+        TableRefusedError: a value does not fit the new type of its column.
+    """
+    stored = {field.name: field.dataType for field in rows.schema}
+    columns, casts = [], {}
+    for name, kind in types.items():
+        old = spec.columns_were.get(name, name)
+        old = old if name not in stored and old in stored else name
+        if old not in stored:
+            columns.append(sf.lit(None).cast(kind).alias(name))
+        elif stored[old] == kind:
+            columns.append(sf.col(quoted(old)).alias(name))
+        else:
+            casts[name] = old, stored[old], kind
+            columns.append(_cast(old, kind).alias(name))
+    if casts:
+        _require_values(rows, casts, table)
+    return rows.select(*columns)
+
+
+def _cast(name: str, kind: DataType) -> Column:
+    """NULL where a value does not fit, whatever the session's settings."""
+    return sf.expr(f"try_cast({quoted(name)} AS {kind.simpleString()})")
+
+
+def _require_values(
+    rows: DataFrame, casts: dict[str, tuple[str, DataType, DataType]], table: str
+) -> None:
+    """Refuse values that their new type cannot hold, column by column."""
+    counts = [
+        sf.count_if(_is_lost(old, before, kind)).alias(name)
+        for name, (old, before, kind) in casts.items()
+    ]
+    lost = {name: rows_lost for name, rows_lost in _first(rows.agg(*counts)).items() if rows_lost}
+    if lost:
+        listed = ", ".join(
+            f"{count} of column '{name}' do not fit {casts[name][2].simpleString()}"
+            for name, count in lost.items()
+        )
+        raise TableRefusedError(
+            f"The rows of table {table} cannot be written with the program's types: {listed}. "
+            "Nothing was changed. Use a wider type, or give the committer a path of its own.",
+            number="TXN-304",
+        )
+
+
+def _is_lost(name: str, before: DataType, kind: DataType) -> Column:
+    """True for a value that is another one after a cast to the new type and back."""
+    back = f"try_cast(try_cast({quoted(name)} AS {kind.simpleString()}) AS {before.simpleString()})"
+    return sf.col(quoted(name)).isNotNull() & ~sf.col(quoted(name)).eqNullSafe(sf.expr(back))
+
+
+def _first(counted: DataFrame) -> dict[str, int]:
+    row = counted.collect()[0]
+    return {name: int(row[name]) for name in counted.columns}

@@ -1,0 +1,74 @@
+"""Change the shape of a table between two txids: its new schema and properties.
+
+The files stay, or the next generation's take their place: both in one version of the log
+(`DeltaLog.reshape`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from committers.publishing.append import stats_columns
+from committers.publishing.spec import TableSpec
+from txn.changes.shape import FORMER, SINCE
+from txn.delta.definition import TableDefinition
+from txn.delta.topology_table import CHANGED_FORMAT, stored_shape
+
+__all__ = ["reshaped"]
+
+_OWN = ("txn.remove_where", FORMER, SINCE)
+"""Properties that a table has only if it needs them."""
+
+
+def reshaped(
+    table: TableDefinition, spec: TableSpec, name: str, txid: int, *, keeps_files: bool
+) -> dict[str, Any]:
+    """Return the `metaData` action that gives a table the shape of `spec`.
+
+    Args:
+        name: the table's path, for errors.
+        txid: the first txid whose rows have the new columns.
+        keeps_files: False: every file of the table is replaced, or it has none.
+    """
+    stored = stored_shape(table, name, is_empty=False)
+    before = stored.values if stored.is_state else (stored.columns or {})
+    after = spec.shape.values if stored.is_state else dict(spec.columns)
+    former = {column: _former_name(column, before, spec.columns_were) for column in after}
+    dropped = set(before) - set(former.values())
+    left = stored.former | dropped if keeps_files else frozenset()
+    since = {former_to_new(former).get(n, n): t for n, t in stored.since.items() if n in before}
+    since = {column: first for column, first in since.items() if column in after}
+    if keeps_files:
+        since |= {column: txid for column, old in former.items() if old not in before}
+    kept = {key: value for key, value in table.configuration.items() if key not in _OWN}
+    optional = {FORMER: sorted(left), SINCE: since}
+    configuration = {
+        **kept,
+        **spec.properties(),
+        "txn.format": CHANGED_FORMAT,
+        "delta.dataSkippingStatsColumns": stats_columns(spec),
+        **{key: json.dumps(value) for key, value in optional.items() if value},
+    }
+    return table.reshaped(_with_comments(spec, table), spec.partition_by, configuration)
+
+
+def former_to_new(former: Mapping[str, str]) -> dict[str, str]:
+    """Return a mapping the other way round."""
+    return {old: new for new, old in former.items()}
+
+
+def _former_name(column: str, before: Mapping[str, Any], were: Mapping[str, str]) -> str:
+    old = were.get(column, column)
+    return old if column not in before and old in before else column
+
+
+def _with_comments(spec: TableSpec, table: TableDefinition) -> dict[str, Any]:
+    """Return the new schema, with what users noted at the columns that stay."""
+    notes = {field["name"]: field["metadata"] for field in table.fields}
+    schema: dict[str, Any] = json.loads(spec.schema_json())
+    for field in schema["fields"]:
+        old = _former_name(field["name"], notes, spec.columns_were)
+        field["metadata"] = notes.get(old, {})
+    return schema

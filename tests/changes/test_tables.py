@@ -1,0 +1,182 @@
+"""Every difference between a table and the one that a program needs, with its verdict. No Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from txn.changes import TableShape, Verdict, compare_tables, refused, told
+
+STATE = TableShape(
+    "upsert",
+    "opaque",
+    keys=("day", "user"),
+    values={"n": "Count()", "s": "Sum(v)"},
+    buckets=4,
+    columns={"day": "date", "user": "integer", "n": "long", "s": "long"},
+)
+LOG = replace(STATE, kind="log", buckets=0)
+ROWS = TableShape("append", "opaque", columns={"k": "string", "v": "integer", "txid": "long"})
+
+NEXT, CHOICE, REBUILD, REFUSED = (
+    Verdict.FROM_NEXT,
+    Verdict.CHOICE,
+    Verdict.REBUILD,
+    Verdict.REFUSED,
+)
+
+CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] = {
+    "nothing": (STATE, {}, []),
+    "order of values": (STATE, {"values": {"s": "Sum(v)", "n": "Count()"}}, []),
+    "value added": (
+        STATE,
+        {"values": {**STATE.values, "m": "Max(v)"}},
+        [(NEXT, "value 'm' is new")],
+    ),
+    "value added that was dropped": (
+        replace(STATE, former=frozenset({"m"})),
+        {"values": {**STATE.values, "m": "Max(v)"}},
+        [(REBUILD, "old files of the table have a column of that name")],
+    ),
+    "value in another case": (
+        STATE,
+        {"values": {"n": "Count()", "s": "Sum(v)", "N": "Count()"}},
+        [(REBUILD, "value 'N' is new, and old files")],
+    ),
+    "value dropped": (
+        replace(STATE, since={"s": 7}),
+        {"values": {"n": "Count()"}},
+        [(CHOICE, "value 's' of the table (added with txid 7) is not in the program")],
+    ),
+    "value replaced": (
+        STATE,
+        {"values": {"n": "Count()", "s": "Max(v)"}},
+        [(REFUSED, "value 's' is Sum(v) in the table and Max(v) in the program")],
+    ),
+    "value renamed": (
+        STATE,
+        {"values": {"n": "Count()", "total": "Sum(v)"}, "was": {"total": "s"}},
+        [(REBUILD, "value 's' is renamed to 'total'")],
+    ),
+    "value renamed long ago": (STATE, {"was": {"s": "old"}}, []),
+    "buckets": (STATE, {"buckets": 8}, [(REBUILD, "its buckets change from 4 to 8")]),
+    "layout": (STATE, {"kind": "log", "buckets": 0}, [(REBUILD, "from 'upsert' to 'log'")]),
+    "semantics": (STATE, {"semantics": "transactional"}, [(NEXT, "from 'opaque' to 'trans")]),
+    "key dropped": (STATE, {"keys": ("user",)}, [(REBUILD, "key 'day' goes away")]),
+    "key renamed": (
+        STATE,
+        {"keys": ("day", "customer"), "was": {"customer": "user"}},
+        [(REBUILD, "key 'user' is renamed to 'customer'")],
+    ),
+    "key added": (STATE, {"keys": ("day", "user", "k")}, [(REFUSED, "key 'k' is new")]),
+    "keys in another order": (STATE, {"keys": ("user", "day")}, [(REBUILD, "the order of its")]),
+    "keys of a log in another order": (LOG, {"keys": ("user", "day")}, [(NEXT, "the order")]),
+    "removal begins": (STATE, {"remove_where": "n = 0"}, [(NEXT, "from nothing to 'n = 0'")]),
+    "removal of a log begins": (
+        LOG,
+        {"kind": "log-with-removal", "remove_where": "n = 0"},
+        [(REBUILD, "from nothing to 'n = 0'")],
+    ),
+    "removal changes": (
+        replace(STATE, remove_where="n = 0"),
+        {"remove_where": "n < 2"},
+        [(NEXT, "from 'n = 0' to 'n < 2'")],
+    ),
+    "removal ends": (
+        replace(STATE, remove_where="n = 0"),
+        {"remove_where": None},
+        [(REBUILD, "from 'n = 0' to nothing")],
+    ),
+    "types": (
+        STATE,
+        {"columns": {**(STATE.columns or {}), "user": "long", "s": "double"}},
+        [
+            (REBUILD, "column 'user' changes from integer to long"),
+            (REBUILD, "column 's' changes from long to double"),
+        ],
+    ),
+    "types that nobody knows yet": (STATE, {"columns": None}, []),
+    "column added": (
+        ROWS,
+        {"columns": {"w": "double", **(ROWS.columns or {})}},
+        [(NEXT, "column 'w' is new")],
+    ),
+    "column dropped": (
+        ROWS,
+        {"columns": {"k": "string", "txid": "long"}},
+        [(CHOICE, "column 'v' of the table is not in the program")],
+    ),
+    "columns in another order": (
+        ROWS,
+        {"columns": dict(reversed((ROWS.columns or {}).items()))},
+        [],
+    ),
+    "column renamed and widened": (
+        ROWS,
+        {"columns": {"k": "string", "w": "long", "txid": "long"}, "was": {"w": "v"}},
+        [(REBUILD, "'v' is renamed to 'w'"), (REBUILD, "'w' changes from integer to long")],
+    ),
+    "another kind": (ROWS, {"kind": "upsert"}, [(REFUSED, "a table of kind 'append'")]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_difference_has_its_verdict(case: str) -> None:
+    """A program's table is compared with the stored one, rule by rule."""
+    stored, other, expected = CASES[case]
+    changes = compare_tables("t", stored, replace(stored, former=frozenset(), since={}, **other))
+    assert [change.verdict for change in changes] == [verdict for verdict, _ in expected]
+    assert [
+        part for change, (_, part) in zip(changes, expected, strict=True) if part not in change.what
+    ] == []
+    assert [c.allowed for c in changes] == [c.verdict is NEXT for c in changes]
+    assert all(change.allowed or change.way_out for change in changes)
+
+
+def test_settings_allow_what_they_name() -> None:
+    """A dropped column and a rebuild are allowed by name, nothing else is."""
+    program = replace(STATE, values={"s": "Max(v)", "n": "Count()"}, buckets=8)
+    stored = replace(STATE, values={**STATE.values, "gone": "Count()"})
+    changes = compare_tables("t", stored, program, dropped=["gone"], rebuilt=True)
+    assert [change.verdict for change in refused(changes)] == [REFUSED]
+    assert len(changes) == 3
+
+
+def test_an_empty_table_takes_every_shape() -> None:
+    """Without rows there is nothing to rebuild; but a state never becomes a table of rows."""
+    stored = replace(STATE, is_empty=True)
+    program = replace(STATE, keys=("k",), values={"s": "Max(v)"}, buckets=8)
+    changes = compare_tables("t", stored, program)
+    assert {change.verdict for change in changes} == {NEXT}
+    assert refused(changes) == ()
+    assert len(refused(compare_tables("t", stored, ROWS))) == 1
+
+
+def test_a_refusal_has_each_way_out_once() -> None:
+    """Two differences with one way out are told as two clauses and one sentence."""
+    changes = compare_tables("a/t", STATE, replace(STATE, buckets=8, keys=("user", "day")))
+    text = told(refused(changes))
+    assert text.count("--set rebuilt_tables=a/t") == 1
+    assert "from 4 to 8; the order" in told([changes[0], changes[1]])
+
+
+def test_properties_describe_the_shape() -> None:
+    """What a table's properties say is read; what is no description is an error."""
+    properties = {
+        "txn.kind": "upsert",
+        "txn.semantics": "opaque",
+        "txn.keys": json.dumps(["day", "user"]),
+        "txn.values": json.dumps([["n", "Count()"], ["s", "Sum(v)", "result"]]),
+        "txn.buckets": "4",
+        "txn.former": '["m"]',
+        "txn.since": '{"s": 7}',
+    }
+    fields = [{"name": name, "type": kind} for name, kind in (STATE.columns or {}).items()]
+    read = TableShape.of_properties(properties, fields)
+    assert read == replace(STATE, former=frozenset({"m"}), since={"s": 7})
+    for broken in ({"txn.values": "{"}, {"txn.since": "[]"}, {"txn.buckets": "many"}):
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            TableShape.of_properties({**properties, **broken})

@@ -1,0 +1,419 @@
+"""A table takes the shape of a changed program between two txids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from committers.aggregates import Avg, Count, Fold, Last, Max, Min, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from txn.errors import TableRefusedError
+from txn.interfaces import Aggregate, Committer, CommitterContext
+from txn.interfaces.committer_capabilities import ChangesShape
+
+ROWS = "k string, c string, v bigint"
+FIRST = [("a", "x", 1), ("a", "y", 2), ("b", "x", 10), (None, "x", 5)]
+SECOND = [("a", "x", 7), ("c", "y", 100)]
+THIRD = [("b", "y", 3), (None, "y", 4)]
+
+LAYOUTS = ("upsert", "log")
+SEMANTICS = ("opaque", "transactional")
+
+
+class World:
+    """One table and the programs that open it, one after the other."""
+
+    def __init__(self, driver: Any, path: Path) -> None:
+        self.driver = driver
+        self.path = path
+        self.epoch = 0
+        self.committed = 0
+        self.committer: Any = None
+
+    def start(
+        self,
+        committer: Committer,
+        schema: str = ROWS,
+        *,
+        dropped: Sequence[str] = (),
+        rebuilt: bool = False,
+    ) -> tuple[str, ...]:
+        """Begin a run of another program; return what was changed."""
+        self.epoch += 1
+        context = CommitterContext(
+            "tests",
+            self.epoch,
+            first_txid=self.committed + 1,
+            dropped_columns=tuple(f"{self.path}:{name}" for name in dropped),
+            rebuilt_tables=(str(self.path),) if rebuilt else (),
+        )
+        partials = committer.partials(self.driver.frame([], schema))
+        committer.open(self.driver.spark, context, partials.schema)
+        committer.fence()
+        self.committer, self.schema = committer, schema
+        assert isinstance(committer, ChangesShape)
+        publish = committer.change_shape(self.committed)
+        return () if publish is None else publish()
+
+    def commit(self, rows: Sequence[tuple[Any, ...]], attempt: int = 0) -> None:
+        """Commit the next txid."""
+        self.publish(rows, attempt)
+        self.committed += 1
+
+    def publish(self, rows: Sequence[tuple[Any, ...]], attempt: int = 0) -> None:
+        """Publish the next txid, which is not committed yet."""
+        batch = self.driver.frame(rows, self.schema)
+        self.driver.commit(self.committer, batch, self.committed + 1, attempt, self.epoch)
+
+    def state(
+        self,
+        keys: Sequence[str] = ("k",),
+        values: Mapping[str, Aggregate] | None = None,
+        **options: Any,
+    ) -> Committer:
+        """A committer of a program with these values."""
+        table = StateTable(self.path, **options)
+        return table.bind(list(keys), dict(values or {"n": Count(), "s": Sum("v")}))
+
+    def read(self, txid: int | None = None) -> set[tuple[Any, ...]]:
+        """Keys and values, each row once."""
+        rows = [tuple(r) for r in StateTable(self.path).read(self.driver.spark, txid).collect()]
+        assert len(set(rows)) == len(rows)
+        return set(rows)
+
+    def columns(self, txid: int | None = None) -> list[str]:
+        """The columns that a reader sees."""
+        return list(StateTable(self.path).read(self.driver.spark, txid).columns)
+
+    def appended(self) -> list[dict[str, Any]]:
+        """The rows of an append table, as delta-rs reads them."""
+        rows = DeltaTable(str(self.path)).to_pyarrow_table().to_pylist()
+        return sorted(rows, key=lambda row: tuple(map(str, row.values())))
+
+
+@pytest.fixture
+def world(driver: Any, warehouse: Path) -> World:
+    """A new table."""
+    return World(driver, warehouse / "t")
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_new_value_begins_with_the_next_txid(world: World, layout: str, semantics: str) -> None:
+    """A value that the program adds is NULL for keys that no later txid has touched, the others
+    stay as they are, and the txid before shows the former columns.
+    """
+    options = {"layout": layout, "semantics": semantics}
+    world.start(world.state(**options))
+    world.commit(FIRST)
+    more = {"n": Count(), "most": Max("v"), "mean": Avg("v"), "s": Sum("v"), "again": Count()}
+    told = world.start(world.state(values=more, **options))
+    assert told == ("value 'most' is new", "value 'mean' is new", "value 'again' is new")
+    world.commit(SECOND)
+    none = 0 if layout == "log" else None  # the count of no partials
+    assert world.columns() == ["k", "n", "most", "mean", "s", "again"]
+    assert world.read() == {
+        ("a", 3, 7, 7.0, 10, 1),
+        ("b", 1, None, None, 10, none),
+        (None, 1, None, None, 5, none),
+        ("c", 1, 100, 100.0, 100, 1),
+    }
+    assert world.read(txid=1) == {("a", 2, 3), ("b", 1, 10), (None, 1, 5)}
+    world.commit(THIRD)
+    assert {row for row in world.read() if row[0] in ("b", None)} == {
+        ("b", 2, 3, 3.0, 13, 1),
+        (None, 2, 4, 4.0, 9, 1),
+    }
+    properties = DeltaTable(str(world.path)).metadata().configuration
+    assert properties["txn.since"] == '{"most": 2, "mean": 2, "again": 2}'
+
+
+def test_a_new_fold_begins_with_the_next_txid(world: World) -> None:
+    """A value that stores another type than its partial begins with its first rows, too."""
+    world.start(world.state())
+    world.commit(FIRST)
+    fold = Fold("0L", "acc * 2 + row.v", "c", "v")
+    world.start(world.state(values={"n": Count(), "s": Sum("v"), "f": fold}))
+    world.commit([("a", "x", 1), ("a", "y", 2)])
+    world.commit([("a", "x", 1), ("b", "x", 1)])
+    assert {row[0]: row[3] for row in world.read()} == {"a": 9, "b": 1, None: None}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_value_goes_away_only_if_a_setting_says_so(world: World, layout: str) -> None:
+    """A program without a value of the table is refused, with the txid that brought the value; the
+    setting of the message ends it; old files keep it, so putting it back takes a rebuild, after
+    which it begins afresh.
+    """
+    world.start(world.state(layout=layout))
+    world.commit(FIRST)
+    more = {"n": Count(), "s": Sum("v"), "most": Max("v")}
+    world.start(world.state(values=more, layout=layout))
+    world.commit(SECOND)
+    less = {"n": Count(), "s": Sum("v")}
+    with pytest.raises(TableRefusedError) as refused:
+        world.start(world.state(values=less, layout=layout))
+    assert "value 'most' of the table (added with txid 2) is not in the program" in str(
+        refused.value
+    )
+    assert f"dropped_columns={world.path}:most" in str(refused.value)
+    world.start(world.state(values=less, layout=layout), dropped=["most"])
+    world.commit(THIRD)
+    assert world.read() == {("a", 3, 10), ("b", 2, 13), (None, 2, 9), ("c", 1, 100)}
+    with pytest.raises(
+        TableRefusedError, match="old files of the table have a column of that name"
+    ):
+        world.start(world.state(values=more, layout=layout))
+    world.start(world.state(values=more, layout=layout), rebuilt=True)
+    assert {row[3] for row in world.read()} == {None}
+    world.commit(SECOND)
+    assert {row[0]: row[3] for row in world.read()} == {"a": 7, "b": None, None: None, "c": 100}
+
+
+def test_another_aggregate_under_the_same_name_is_refused(world: World) -> None:
+    """A sum is not continued as a maximum; under another name it begins with the next txid."""
+    world.start(world.state())
+    world.commit(FIRST)
+    with pytest.raises(TableRefusedError, match=r"value 's' is Sum\(v\) .* Give Max\(v\) another"):
+        world.start(world.state(values={"n": Count(), "s": Max("v")}))
+    world.start(world.state(values={"n": Count(), "s": Sum("v"), "m": Max("v")}))
+
+
+def test_every_difference_is_told_at_once(world: World) -> None:
+    """One error has all differences, and each way out once."""
+    world.start(world.state())
+    world.commit(FIRST)
+    with pytest.raises(TableRefusedError) as refused:
+        world.start(world.state(["k", "c"], {"n": Sum("v")}, buckets=2))
+    told = str(refused.value)
+    parts = ("key 'c' is new", "from 4 to 2", "value 'n' is Count(*) in the table", "value 's' of")
+    assert [part for part in parts if part not in told] == []
+    assert told.count("rebuilt_tables=") == 2
+
+
+# --- rebuilds --------------------------------------------------------------------------------
+
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "buckets": {"buckets": 7},
+    "layout": {"other_layout": True},
+    "key renamed": {"keys": ["kk"], "columns_were": {"kk": "k"}},
+    "value renamed": {
+        "values": {"n": Count(), "total": Sum("v"), "mean": Avg("v"), "last": Last("c", "v")},
+        "columns_were": {"total": "s"},
+    },
+    "semantics": {"semantics": "transactional"},
+    "key dropped": {"keys": []},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", SHAPES)
+def test_a_rebuilt_table_goes_on_as_if_it_had_always_been_so(
+    world: World, layout: str, case: str
+) -> None:
+    """After a change of buckets, layout, names, keys or semantics the table has what the changed
+    program gives over all records, and a reader as of the txid before sees the former shape.
+    """
+    asked = dict(SHAPES[case])
+    values = {"n": Count(), "s": Sum("v"), "mean": Avg("v"), "last": Last("c", "v")}
+    options: dict[str, Any] = {"values": values, "layout": layout}
+    world.start(world.state(**options))
+    world.commit(FIRST)
+    world.commit(SECOND)
+    before, columns = world.read(), world.columns()
+    if asked.pop("other_layout", False):
+        asked["layout"] = "log" if layout == "upsert" else "upsert"
+    after = {**options, **asked}
+    schema = ROWS.replace("k string", "kk string") if case == "key renamed" else ROWS
+    needs = case != "semantics" and not (case == "buckets" and layout == "log")
+    if needs:
+        with pytest.raises(TableRefusedError, match="rebuilt_tables="):
+            world.start(world.state(**after), schema)
+        assert world.read() == before
+    told = world.start(world.state(**after), schema, rebuilt=needs)
+    assert bool(told) == (needs or case == "semantics")
+    assert (world.read(2), world.columns(2)) == (before, columns)
+    world.commit(THIRD)
+    other = World(world.driver, world.path.parent / "other")
+    other.start(other.state(**after), schema)
+    for rows in (FIRST, SECOND, THIRD):
+        other.commit(rows)
+    assert (world.columns(), world.read()) == (other.columns(), other.read())
+    assert DeltaTable(str(world.path)).to_pyarrow_table().num_rows >= len(world.read())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_types_are_widened_by_a_rebuild(world: World, layout: str) -> None:
+    """An int becomes a bigint in keys and values."""
+    narrow = "k int, c string, v int"
+    options = {"values": {"n": Count(), "most": Max("v")}, "layout": layout}
+    world.start(world.state(**options), narrow)
+    world.commit([(1, "x", 2), (2, "x", 3)])
+    wide = "k bigint, c string, v bigint"
+    with pytest.raises(TableRefusedError, match="'k' changes from integer to long; .*'most'"):
+        world.start(world.state(**options), wide)
+    world.start(world.state(**options), wide, rebuilt=True)
+    world.commit([(1, "x", 2**40), (2**40, "x", 5)])
+    assert world.read() == {(1, 2, 2**40), (2, 1, 3), (2**40, 1, 5)}
+    world.commit([(2, "x", 1)])
+    with pytest.raises(TableRefusedError, match="1 of column 'k' do not fit int, 1 of .*'most'"):
+        world.start(world.state(**options), narrow, rebuilt=True)
+    assert world.read() == {(1, 2, 2**40), (2, 2, 3), (2**40, 1, 5)}
+
+
+def test_a_key_that_goes_away_merges_its_rows(world: World) -> None:
+    """Rows that differ only in a key that the program no longer has become one."""
+    world.start(world.state(["k", "c"]))
+    world.commit(FIRST)
+    world.start(world.state(["c"]), rebuilt=True)
+    world.commit(SECOND)
+    assert world.read() == {("x", 4, 23), ("y", 2, 102)}
+
+
+def test_a_fold_cannot_be_merged(world: World) -> None:
+    """Keys whose values are no partials are not merged."""
+    fold = {"f": Fold("0L", "acc + row.v", "c", "v")}
+    world.start(world.state(["k", "c"], fold))
+    world.commit(FIRST)
+    with pytest.raises(TableRefusedError, match="Value 'f' of table .* cannot be merged"):
+        world.start(world.state(["c"], fold), rebuilt=True)
+    world.start(world.state(["k", "c"], fold, buckets=2), rebuilt=True)
+    world.commit(SECOND)
+    assert {row for row in world.read() if row[0] == "a"} == {("a", "x", 8), ("a", "y", 2)}
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_removal_begins_and_ends(world: World, layout: str, semantics: str) -> None:
+    """A condition takes keys away from the next txid on, and without it they come back only when
+    rows bring them.
+    """
+    options = {"layout": layout, "semantics": semantics}
+    world.start(world.state(**options))
+    world.commit(FIRST)
+    needs = layout == "log"
+    world.start(world.state(remove_where="s > 10", **options), rebuilt=needs)
+    world.commit(SECOND)
+    assert world.read() == {("a", 3, 10), ("b", 1, 10), (None, 1, 5)}
+    world.commit([("b", "x", 1)])
+    assert world.read() == {("a", 3, 10), (None, 1, 5)}
+    with pytest.raises(TableRefusedError, match="remove_where changes from 's > 10' to nothing"):
+        world.start(world.state(**options))
+    world.start(world.state(**options), rebuilt=True)
+    world.commit([("b", "x", 50)])
+    assert world.read() == {("a", 3, 10), (None, 1, 5), ("b", 1, 50)}
+
+
+# --- half a txid -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_opaque_replay_straddles_a_new_value(world: World, layout: str) -> None:
+    """A txid that a crash left in an opaque table is taken back after the change as before it."""
+    world.start(world.state(layout=layout))
+    world.commit(FIRST)
+    world.publish(SECOND)
+    more = {"n": Count(), "s": Sum("v"), "most": Max("v")}
+    world.start(world.state(values=more, layout=layout))
+    world.commit(THIRD, attempt=1)
+    assert world.read() == {("a", 2, 3, None), ("b", 2, 13, 3), (None, 2, 9, 4)}
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_rebuild_waits_for_half_a_txid(world: World, semantics: str) -> None:
+    """A table with rows that are not committed is not rebuilt, and a transactional one takes no
+    new value; the former program commits the txid, then it works.
+    """
+    former = {"semantics": semantics}
+    world.start(world.state(**former))
+    world.commit(FIRST)
+    world.publish(SECOND)
+    more = {"n": Count(), "s": Sum("v"), "most": Max("v")}
+    tried = [{"buckets": 2}] + [{"values": more}] * (semantics == "transactional")
+    for asked in tried:
+        with pytest.raises(TableRefusedError, match=r"rows of txid 2, .* \(--until 2\)"):
+            world.start(world.state(**former, **asked), rebuilt=True)
+    world.start(world.state(**former))
+    world.commit(SECOND, attempt=1)
+    world.start(world.state(**former, buckets=2, values=more), rebuilt=True)
+    world.commit(THIRD)
+    assert {row[:3] for row in world.read()} == {
+        ("a", 3, 10),
+        ("b", 2, 13),
+        (None, 2, 9),
+        ("c", 1, 100),
+    }
+
+
+# --- append tables ---------------------------------------------------------------------------
+
+
+def test_columns_of_an_append_table(world: World) -> None:
+    """Columns are added, reordered and dropped at once, and renamed by a rebuild."""
+    world.start(AppendTable(world.path))
+    world.commit([("a", "x", 1)])
+    world.start(AppendTable(world.path), "v bigint, k string, c string, more double")
+    world.commit([(2, "b", "y", 0.5)])
+    both = [
+        {"v": 1, "k": "a", "c": "x", "more": None, "txid": 1},
+        {"v": 2, "k": "b", "c": "y", "more": 0.5, "txid": 2},
+    ]
+    assert world.appended() == both
+    with pytest.raises(TableRefusedError, match="column 'c' of the table is not in the program"):
+        world.start(AppendTable(world.path), "v bigint, k string, more double")
+    world.start(AppendTable(world.path), "v bigint, k string, more double", dropped=["c"])
+    assert world.appended() == [{k: v for k, v in row.items() if k != "c"} for row in both]
+    renamed = AppendTable(world.path, columns_were={"user": "k"})
+    world.start(renamed, "v bigint, user string, more double", rebuilt=True)
+    world.commit([(3, "c", None)])
+    assert [row["user"] for row in world.appended()] == ["a", "b", "c"]
+    again = "v bigint, user string, more double, c string"
+    world.start(AppendTable(world.path), again)
+    assert {row["c"] for row in world.appended()} == {None}
+
+
+def test_types_of_an_append_table(world: World) -> None:
+    """A wider type takes a rebuild; a narrower one too, if every value fits."""
+    world.start(AppendTable(world.path), "k string, v bigint")
+    world.commit([("a", 1), ("b", 2**40)])
+    with pytest.raises(TableRefusedError, match="1 of column 'v' do not fit int"):
+        world.start(AppendTable(world.path), "k string, v int", rebuilt=True)
+    world.start(AppendTable(world.path), "k string, v decimal(20,2)", rebuilt=True)
+    assert [str(row["v"]) for row in world.appended()] == ["1.00", "1099511627776.00"]
+
+
+# --- who changed it --------------------------------------------------------------------------
+
+
+def test_a_change_by_somebody_else_is_not_taken_for_the_programs(world: World) -> None:
+    """A column that ALTER TABLE has added stops the run, and the next start, by name."""
+    world.start(AppendTable(world.path))
+    world.commit([("a", "x", 1)])
+    world.driver.spark.sql(f"ALTER TABLE delta.`{world.path}` ADD COLUMNS (w bigint)")
+    with pytest.raises(TableRefusedError, match="column 'w' .*It was changed in version 2 "):
+        world.commit([("b", "x", 1)])
+    with pytest.raises(TableRefusedError, match="column 'w' .*It was changed in version 2 "):
+        world.start(AppendTable(world.path))
+
+
+def test_an_older_release_refuses_a_changed_table(world: World) -> None:
+    """A changed table has format 2, which release 0.1.0 refuses by name; others keep format 1."""
+    world.start(world.state())
+    world.commit(FIRST)
+
+    def written() -> str | None:
+        return DeltaTable(str(world.path)).metadata().configuration.get("txn.format")
+
+    assert written() == "1"
+    world.start(world.state(values={"n": Count(), "s": Sum("v"), "least": Min("v")}))
+    assert written() == "2"
+    world.commit(SECOND)

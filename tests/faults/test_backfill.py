@@ -1,0 +1,255 @@
+"""A table that comes late gets its history: the committed txids, read anew for it alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from tests.faults.harness import read_log
+from tests.faults.partitioned_run import SCHEMA, Literals
+from tests.faults.support import Points, observing, rows_of
+from tests.faults.test_recover import Poisonable, records
+from txn import Topology, TopologyConfig, TransactionAttempt
+from txn.backends import open_backend
+from txn.errors import RecoveryRefusedError, TopologyError, TxnError
+from txn.interfaces import SpoutKind
+from txn.operations.recover import read_tables, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+
+class CrashedError(TxnError):
+    """The run ends here, as if the process had died."""
+
+
+class World:
+    """A topology whose program gets more tables from run to run."""
+
+    def __init__(self, spark: SparkSession, hosts: str, folder: Path, kind: SpoutKind) -> None:
+        self.spark = spark
+        self.hosts = f"{hosts}/{folder.parent.name}"
+        self.folder = folder
+        self.kind = kind
+
+    def run(
+        self,
+        counts: Mapping[str, int],
+        tables: tuple[str, ...] = ("rows", "totals"),
+        *,
+        poison: frozenset[int] = frozenset(),
+        **config: Any,
+    ) -> int:
+        """Run until so many records of each partition are read; the newest txid."""
+        topology = self.topology(counts, tables, poison=poison, **config)
+        report = topology.run(self.spark, zookeeper=self.hosts, until="caught_up")
+        return report.committed_txid
+
+    def topology(
+        self,
+        counts: Mapping[str, int],
+        tables: tuple[str, ...],
+        *,
+        poison: frozenset[int] = frozenset(),
+        **config: Any,
+    ) -> Topology:
+        """The topology over the first so many records of each partition."""
+        data = {name: records(name, count) for name, count in counts.items()}
+        spout: Literals = Poisonable(data, SCHEMA, take_per_partition=1, kind=self.kind)
+        spout.poison = poison  # type: ignore[attr-defined]
+        buckets = config.pop("buckets", 4)
+        for name in ("backfilled_tables", "rebuilt_tables", "new_tables", "dropped_tables"):
+            config[name] = tuple(str(self.folder / table) for table in config.get(name, ()))
+        settings = {"max_batch_attempts": 1, "on_exhausted": "quarantine", "max_group_commit": 2}
+        topology = Topology("late", TopologyConfig(**{**settings, **config}))
+        stream = topology.stream("s", spout)
+        for table in tables:
+            path, semantics = self.folder / table, self.kind.value
+            if "rows" in table:
+                stream.partition_persist(AppendTable(path, semantics))
+                continue
+            layout = "log" if "log" in table else "upsert"
+            own = buckets if table == "late" else 4
+            state = StateTable(path, semantics, layout=layout, buckets=own)
+            stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
+        return topology
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """Every row of an append table with its txid."""
+        return rows_of(self.folder / table, "p", "i", "k", "v", "txid")
+
+    def totals(self, table: str) -> list[tuple[Any, ...]]:
+        """Keys and values as readers see them."""
+        state = StateTable(self.folder / table).read(self.spark)
+        return sorted(tuple(row) for row in state.collect())
+
+    def expected(self, lost: frozenset[int] = frozenset()) -> list[tuple[Any, ...]]:
+        """What plain Python makes of the rows of "rows"."""
+        count, total = Counter[str](), Counter[str]()
+        for _, _, key, value, _ in self.rows("rows"):
+            count[key] += 1
+            total[key] += value
+        return sorted((key, count[key], total[key]) for key in count)
+
+    def clean_logs(self, *tables: str) -> None:
+        """Checkpoint tables, and delete every commit file but the newest."""
+        for name in tables:
+            table = DeltaTable(str(self.folder / name))
+            table.create_checkpoint()
+            for file in (self.folder / name / "_delta_log").glob("[0-9]*.json"):
+                if int(file.stem) < table.version():
+                    file.unlink()
+
+
+@pytest.fixture(params=[SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE], ids=lambda kind: kind.value)
+def world(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+) -> World:
+    """A new topology, for each kind of spout and table."""
+    return World(spark, zookeeper.hosts, warehouse, request.param)
+
+
+def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
+    """A new table that is filled with its history holds every record in the txid in which the
+    other tables have it, also if the process dies while the table is filled.
+
+    One txid of the history was quarantined, and another one has replayed it.
+    """
+    poison = frozenset({records("p1", 3)[2][3]})
+    world.run({"p1": 5, "p2": 2}, poison=poison)
+    before = world.run({"p1": 6, "p2": 4})
+    tables = ("rows", "totals", "late_rows", "late", "late_log")
+    late = tables[2:]
+
+    def die(attempt: TransactionAttempt) -> None:
+        if attempt.txid >= 3:
+            raise CrashedError("here")
+
+    for _ in range(2):
+        with observing(Points(backfilled=die)), pytest.raises(CrashedError):
+            world.run({"p1": 6, "p2": 4}, tables, backfilled_tables=late)
+    after = world.run({"p1": 9, "p2": 5}, tables, backfilled_tables=late)
+    assert after > before
+    assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("late_log") == world.totals("totals")
+    assert world.totals("totals") == world.expected()
+    for table in late:
+        txids = [one.txid for one in read_log(world.folder / table)]
+        assert txids == list(range(1, after + 1))
+    world.run({"p1": 10, "p2": 5}, tables)  # the setting may go
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_table_is_filled_beside_the_former_program(world: World) -> None:
+    """`Topology.backfill` leads nothing: the former program goes on, what it commits meanwhile is
+    filled in by the next call or by the new program itself, and a call after that is refused.
+    """
+    tables, late = ("rows", "totals", "late_rows", "late"), ("late_rows", "late")
+    paths = [str(world.folder / table) for table in late]
+    first = world.run({"p1": 4})
+    for counts in ({"p1": 4}, {"p1": 6, "p2": 2}):
+        newest = world.run(counts)
+        program = world.topology(counts, tables)
+        filled = program.backfill(world.spark, paths, zookeeper=world.hosts)
+        assert filled == dict.fromkeys(paths, newest)
+        assert program.backfill(world.spark, paths, zookeeper=world.hosts) == {}
+    assert newest > first
+    assert world.rows("late_rows") == world.rows("rows")
+    after = world.run({"p1": 8, "p2": 3}, tables, backfilled_tables=late)
+    assert after > newest
+    assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("totals") == world.expected()
+    with pytest.raises(TopologyError, match="has no table 'nowhere' to fill"):
+        program.backfill(world.spark, ["nowhere"], zookeeper=world.hosts)
+
+
+def test_a_wiped_zookeeper_is_rebuilt_while_a_table_is_filled(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """`txn recover` leaves out the table that lacks txids, and the next run fills it."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    world.run({"p1": 5})
+    tables, late = ("rows", "totals", "late_rows"), ["late_rows"]
+
+    def die(attempt: TransactionAttempt) -> None:
+        raise CrashedError("here")
+
+    with observing(Points(backfilled=die)), pytest.raises(CrashedError):
+        world.run({"p1": 5}, tables, backfilled_tables=late)
+    world.hosts += "-wiped"
+    program = world.topology({"p1": 6}, tables, backfilled_tables=late)
+    with open_backend(world.hosts, program.settings) as backend:
+        write(backend, program, read_tables(program))
+    world.run({"p1": 6}, tables, backfilled_tables=late)
+    assert [row[1] for row in world.rows("rows")] == list(range(6))
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["by the run", "beside"])
+def test_a_dropped_table_is_put_back(world: World, beside: bool) -> None:
+    """A table that the program left out for a while gets the txids that it has missed, also if the
+    program needs it in another shape by now.
+    """
+    tables, late = ("rows", "totals", "late_rows", "late"), ("late_rows", "late")
+    world.run({"p1": 3}, tables)
+    world.run({"p1": 6}, dropped_tables=late)
+    with pytest.raises(RecoveryRefusedError, match=r"holds txid \d+, but ZooKeeper says"):
+        world.run({"p1": 7}, tables)
+    changed = {"buckets": 7, "rebuilt_tables": ["late"], "backfilled_tables": late}
+    if beside:
+        paths = [str(world.folder / table) for table in late]
+        program = world.topology({"p1": 6}, tables, **changed)
+        assert set(program.backfill(world.spark, paths, zookeeper=world.hosts)) == set(paths)
+    world.run({"p1": 7}, tables, **changed)
+    assert world.rows("late_rows") == world.rows("rows")
+    assert world.totals("late") == world.totals("totals") == world.expected()
+
+
+def test_history_that_is_gone_is_told_before_anything_happens(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Where the logs go back to a later txid only, the start is refused and names it; the setting
+    of the message lets the table begin there.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    first = world.run({"p1": 3}, max_group_commit=1)
+    world.clean_logs("rows", "totals")
+    world.run({"p1": 5}, max_group_commit=1)
+    tables = ("rows", "totals", "late_rows")
+    with pytest.raises(RecoveryRefusedError, match=f"filled from txid {first} on: .*new_tables="):
+        world.run({"p1": 6}, tables, backfilled_tables=["late_rows"])
+    assert not (warehouse / "late_rows" / "_delta_log").exists()
+    late = ["late_rows"]
+    world.run({"p1": 6}, tables, backfilled_tables=late, new_tables=late)
+    assert world.rows("late_rows") == [row for row in world.rows("rows") if row[-1] >= first]
+
+
+def test_a_table_behind_a_state_has_no_history(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """New values of a state are gone with their txid: such a table is refused by name."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    world.run({"p1": 2})
+    data = {"p1": records("p1", 3)}
+    topology = Topology("late", TopologyConfig(backfilled_tables=(str(warehouse / "moves"),)))
+    stream = topology.stream("s", Literals(data, SCHEMA, take_per_partition=1, kind=world.kind))
+    stream.partition_persist(AppendTable(warehouse / "rows", "transactional"))
+    state = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals", "transactional"), n=Count(), total=Sum("v")
+    )
+    state.new_values().partition_persist(AppendTable(warehouse / "moves", "transactional"))
+    with pytest.raises(TopologyError, match=r"reads a state, .* name it in new_tables"):
+        topology.run(spark, zookeeper=world.hosts, until="caught_up")

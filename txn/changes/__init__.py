@@ -1,0 +1,22 @@
+"""What a program may change while its state lives: two descriptions in, differences out. Pure.
+
+A table's log describes the table (`TableShape.of_properties`), and the program describes the table
+that it needs. `compare_tables` returns every difference at once, each with its verdict.
+"""
+
+from __future__ import annotations
+
+from txn.changes.change import Change, Verdict, clauses, refused, told
+from txn.changes.shape import TableShape
+from txn.changes.tables import compare_tables, half_published
+
+__all__ = [
+    "Change",
+    "TableShape",
+    "Verdict",
+    "clauses",
+    "compare_tables",
+    "half_published",
+    "refused",
+    "told",
+]

@@ -1,0 +1,239 @@
+"""Compare a table with the one that a program needs.
+
+Every rule of docs/changing.md about a table's own shape is here. A name that the program renames
+(`columns_were`) is compared under its former name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from txn.changes.change import Change, Verdict
+from txn.changes.shape import TableShape
+
+__all__ = ["compare_tables", "half_published"]
+
+_OTHER_PATH = "Give this committer a path of its own, or restore the former definition."
+_NUMBER = "TXN-304"
+_LOG = "log"
+_LOG_WITH_REMOVAL = "log-with-removal"
+
+
+def compare_tables(
+    table: str,
+    stored: TableShape,
+    program: TableShape,
+    *,
+    dropped: Collection[str] = (),
+    rebuilt: bool = False,
+) -> tuple[Change, ...]:
+    """Return every difference between a table and the one that a program needs.
+
+    Args:
+        table: its path, as the program writes it.
+        stored: the table as its log describes it.
+        program: the table that the program needs; columns are compared if both are known.
+        dropped: the columns that the settings give up (`dropped_columns`).
+        rebuilt: whether the settings allow to rebuild it (`rebuilt_tables`).
+    """
+    changes = _Comparison(table, stored, program, frozenset(dropped), rebuilt).changes()
+    if stored.is_empty and stored.is_state == program.is_state:
+        return tuple(replace(c, verdict=Verdict.FROM_NEXT, allowed=True) for c in changes)
+    return tuple(c if c.allowed else replace(c, number=_NUMBER) for c in changes)
+
+
+def half_published(table: str, txid: int) -> Change:
+    """Return the refusal to change a table with rows of a txid that other tables may lack."""
+    return Change(
+        table,
+        f"it holds rows of txid {txid}, which a crash left in this table and not in all others, so "
+        "its shape cannot be changed yet",
+        Verdict.REFUSED,
+        f"Run the former program until that txid is committed (--until {txid}), then this one.",
+        allowed=False,
+        number=_NUMBER,
+    )
+
+
+class _Comparison:
+    """The comparison of one table."""
+
+    def __init__(
+        self,
+        table: str,
+        stored: TableShape,
+        program: TableShape,
+        dropped: frozenset[str],
+        rebuilt: bool,
+    ) -> None:
+        self._table = table
+        self._stored = stored
+        self._program = program
+        self._dropped = dropped
+        self._rebuilt = rebuilt
+
+    def changes(self) -> list[Change]:
+        """Return all differences."""
+        if self._stored.is_state != self._program.is_state:
+            what = f"it is a table of kind '{self._stored.kind}', not '{self._program.kind}'"
+            return [self._refuse(what, _OTHER_PATH)]
+        parts = [self._semantics()]
+        if self._stored.is_state:
+            parts += [self._layout(), self._keys(), self._values(), self._removal()]
+            parts.append(self._types(self._program.keys))
+            parts.append(self._types(self._program.values))
+        else:
+            parts.append(self._columns())
+        return [change for part in parts for change in part]
+
+    # --- verdicts ----------------------------------------------------------------------------
+
+    def _next(self, what: str) -> Change:
+        return Change(self._table, what, Verdict.FROM_NEXT)
+
+    def _refuse(self, what: str, way_out: str) -> Change:
+        return Change(self._table, what, Verdict.REFUSED, way_out, allowed=False)
+
+    def _rebuild(self, what: str) -> Change:
+        way_out = (
+            "To write the table's rows anew in the other shape, set "
+            f"TopologyConfig(rebuilt_tables=({self._table!r},)), or --set "
+            f"rebuilt_tables={self._table}; or restore the former definition."
+        )
+        return Change(self._table, what, Verdict.REBUILD, way_out, allowed=self._rebuilt)
+
+    def _drop(self, name: str, noun: str) -> Change:
+        entry = f"{self._table}:{name}"
+        since = self._stored.since.get(name)
+        added = f" (added with txid {since})" if since else ""
+        way_out = (
+            f"A program that does not know '{name}' would end it: run the program that does. To "
+            f"give it up, set TopologyConfig(dropped_columns=({entry!r},)), or --set "
+            f"dropped_columns={entry}."
+        )
+        what = f"{noun} '{name}' of the table{added} is not in the program"
+        return Change(self._table, what, Verdict.CHOICE, way_out, allowed=name in self._dropped)
+
+    def _add(self, name: str, noun: str) -> Change:
+        what = f"{noun} '{name}' is new"
+        # Readers find a column in old files by its name, most of them in any case.
+        old = {*self._stored.former, *self._stored.values, *(self._stored.columns or ())}
+        if name.lower() in {column.lower() for column in old}:
+            return self._rebuild(f"{what}, and old files of the table have a column of that name")
+        return self._next(what)
+
+    def _former_name(self, name: str, stored: Collection[str]) -> str:
+        """The name in the table of a column of the program."""
+        former = self._program.was.get(name, name)
+        return former if name not in stored and former in stored else name
+
+    # --- a state table -----------------------------------------------------------------------
+
+    def _semantics(self) -> Iterator[Change]:
+        before, after = self._stored.semantics, self._program.semantics
+        if before != after:
+            yield self._next(f"its semantics change from '{before}' to '{after}'")
+
+    def _layout(self) -> Iterator[Change]:
+        before, after = self._stored, self._program
+        if _layout_of(before) != _layout_of(after):
+            yield self._rebuild(
+                f"its layout changes from '{_layout_of(before)}' to '{_layout_of(after)}'"
+            )
+        elif before.buckets != after.buckets:
+            yield self._rebuild(f"its buckets change from {before.buckets} to {after.buckets}")
+
+    def _keys(self) -> Iterator[Change]:
+        stored, keys = self._stored.keys, self._program.keys
+        former = [self._former_name(key, stored) for key in keys]
+        for key, name in zip(keys, former, strict=True):
+            if name not in stored:
+                yield self._refuse(
+                    f"key '{key}' is new, and the table's rows do not have it",
+                    "Count by other keys in a table of its own path.",
+                )
+            elif name != key:
+                yield self._rebuild(f"key '{name}' is renamed to '{key}'")
+        for name in stored:
+            if name not in former:
+                yield self._rebuild(
+                    f"key '{name}' goes away, and rows that differ only in it are merged"
+                )
+        if sorted(former) == sorted(stored) and tuple(former) != stored:
+            change = self._rebuild if self._program.buckets else self._next
+            yield change(
+                f"the order of its keys changes from {_listed(stored)} to {_listed(former)}"
+            )
+
+    def _values(self) -> Iterator[Change]:
+        stored, values = self._stored.values, self._program.values
+        used = set()
+        for name, text in values.items():
+            former = self._former_name(name, stored)
+            used.add(former)
+            if former not in stored:
+                yield self._add(name, "value")
+            elif stored[former] != text:
+                yield self._refuse(
+                    f"value '{name}' is {stored[former]} in the table and {text} in the program",
+                    f"Give {text} another name: it then begins with the next txid.",
+                )
+            elif former != name:
+                yield self._rebuild(f"value '{former}' is renamed to '{name}'")
+        yield from (self._drop(name, "value") for name in stored if name not in used)
+
+    def _removal(self) -> Iterator[Change]:
+        before, after = self._stored.remove_where, self._program.remove_where
+        if before == after:
+            return
+        what = f"remove_where changes from {_condition(before)} to {_condition(after)}"
+        # Without a condition the table has no column for removed keys, and rows of removed keys
+        # would come back.
+        goes = after is None or (before is None and self._stored.kind == _LOG)
+        yield self._rebuild(what) if goes else self._next(what)
+
+    def _types(self, names: Iterable[str]) -> Iterator[Change]:
+        stored, program = self._stored.columns, self._program.columns
+        if stored is None or program is None:
+            return
+        for name in names:
+            former = self._former_name(name, stored)
+            if former in stored and name in program and stored[former] != program[name]:
+                before, after = _type(stored[former]), _type(program[name])
+                yield self._rebuild(f"column '{name}' changes from {before} to {after}")
+
+    # --- an append table ---------------------------------------------------------------------
+
+    def _columns(self) -> Iterator[Change]:
+        stored, program = self._stored.columns, self._program.columns
+        if stored is None or program is None:
+            return
+        used = set()
+        for name in program:
+            former = self._former_name(name, stored)
+            used.add(former)
+            if former not in stored:
+                yield self._add(name, "column")
+            elif former != name:
+                yield self._rebuild(f"column '{former}' is renamed to '{name}'")
+        yield from self._types(program)
+        yield from (self._drop(name, "column") for name in stored if name not in used)
+
+
+def _layout_of(shape: TableShape) -> str:
+    return _LOG if shape.kind == _LOG_WITH_REMOVAL else shape.kind
+
+
+def _condition(text: str | None) -> str:
+    return "nothing" if text is None else f"'{text}'"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _type(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

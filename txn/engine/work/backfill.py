@@ -1,0 +1,184 @@
+"""Fill a new table with its history: the committed txids, read anew for this table alone.
+
+The logs of the other tables record what each txid read. The table gets every one of them, through
+its own committer and with the same guards as in a run, so what its log holds is as if it had always
+been there. After a crash it goes on behind its newest txid.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.graph import NewValues, Sink, StateQuery
+from txn.engine.base.attempt import Emission, table_publication
+from txn.engine.base.killpoints import reached
+from txn.engine.work.emission import Emissions
+from txn.engine.work.history import History, Step
+from txn.engine.work.jobs import PROCESSING_POOL, Jobs
+from txn.engine.work.staging import Stager
+from txn.errors import RecoveryRefusedError, TopologyError
+from txn.interfaces import NOTICES, Member, Publication, Staged
+from txn.interfaces.committer_capabilities import CleansUp
+
+__all__ = ["Backfill", "Leader", "require_history", "require_refillable"]
+
+notices = logging.getLogger(NOTICES)
+
+_NOTICE_SECS = 10.0
+
+
+def require_refillable(sink: Sink) -> None:
+    """Refuse a table whose rows depend on more than what its sources read.
+
+    Raises:
+        TopologyError: naming the part of its stream that reads a state.
+    """
+    for node in sink.parent.ancestors():
+        if isinstance(node, NewValues | StateQuery):
+            raise TopologyError(
+                f"Table '{sink.name}' cannot be filled with its history: its stream "
+                f"'{sink.parent.label()}' reads a state, which is no more what it was at each "
+                "txid. Leave it out of backfilled_tables, and name it in new_tables: it then "
+                "begins with the next txid.",
+                number="TXN-809",
+            )
+
+
+def require_history(table: str, history: History, committed: int, *, may_lack: bool) -> None:
+    """Refuse a history that begins late, unless the settings accept it.
+
+    Args:
+        may_lack: whether `new_tables` names the table.
+
+    Raises:
+        RecoveryRefusedError: naming the first txid that can be had.
+    """
+    if history.first == 1 or (may_lack and history.first):
+        return
+    if not history.first:
+        raise RecoveryRefusedError(
+            f"Table '{table}' cannot be filled with its history: no other table's log records what "
+            f"txids 1 to {committed} read. Nothing was changed. Take it out of backfilled_tables "
+            f"and set TopologyConfig(new_tables=({table!r},)): it then begins with the next txid.",
+            number="TXN-809",
+        )
+    raise RecoveryRefusedError(
+        f"Table '{table}' can be filled from txid {history.first} on: what earlier txids read was "
+        "cleaned out of the logs of all tables. Nothing was changed. To accept that, set "
+        f"TopologyConfig(new_tables=({table!r},)) as well.",
+        number="TXN-809",
+    )
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The process in whose epoch a table is filled."""
+
+    epoch: int
+    assert_leading: Callable[[], None]
+    """Returns once it is certain that no newer leader exists. Beside a leader: the table's own log
+    decides, which a leader that knows the table fences."""
+    monotonic: Callable[[], float]
+    """Seconds."""
+
+
+class Backfill:
+    """Fills one table.
+
+    Args:
+        emissions: of this table alone.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        emissions: Emissions,
+        stager: Stager,
+        jobs: Jobs,
+        topology: str,
+        leader: Leader,
+    ) -> None:
+        self._sink = sink
+        self._emissions = emissions
+        self._stager = stager
+        self._jobs = jobs
+        self._topology = topology
+        self._leader = leader
+
+    def run(self, history: History, committed: int, most: int) -> None:
+        """Give the table every txid that it lacks.
+
+        Args:
+            most: the most txids that are read and published together.
+        """
+        last = self._sink.committer.last_publication()
+        after = last[1].last_txid if last else 0
+        first = max(after + 1, history.first)
+        if first > committed:
+            return
+        notices.warning(
+            "Table %s gets its history: txids %s to %s.", self._sink.name, first, committed
+        )
+        groups = most if self._sink.committer.groups else 1
+        told = self._leader.monotonic()
+        for step in history.steps(after, groups):
+            self._publish(step)
+            if self._leader.monotonic() - told > _NOTICE_SECS:
+                told = self._leader.monotonic()
+                at = step.members[-1].txid
+                notices.warning("Table %s has txid %s of %s.", self._sink.name, at, committed)
+
+    def _publish(self, step: Step) -> None:
+        committer = self._sink.committer
+        attempts = [TransactionAttempt(m.txid, m.attempt_id) for m in step.members]
+        with self._jobs.tagged([], attempts, PROCESSING_POOL, "backfill", self._sink.name):
+            staged = self._stage(step, attempts)
+            publication = table_publication(self._publication(step), staged)
+            prepared = committer.prepare(staged, publication)
+            self._leader.assert_leading()
+            committer.publish(prepared, publication)
+        reached("backfilled", attempts[-1])
+        if isinstance(committer, CleansUp):
+            for attempt in attempts:
+                committer.committed(attempt)
+
+    def _stage(self, step: Step, attempts: list[TransactionAttempt]) -> Staged:
+        """Stage the rows of the step, in one job if there are several txids."""
+        if step.quarantined is not None:
+            return Staged(attempts[0], ())
+        together = len(attempts) > 1
+        with ExitStack() as cleaning:
+            emissions: list[Emission] = []
+            for member, attempt in zip(step.members, attempts, strict=True):
+                cleaning.callback(self._emissions.release, attempt)
+                emissions.append(self._emissions.emit(attempt, member.read, one_task=together))
+            stagings = self._stager.stage(self._sink, emissions)
+            self._emissions.check_read(
+                [(one, [staging]) for one, staging in zip(emissions, stagings, strict=True)]
+            )
+        return Staged.together([staging.staged for staging in stagings])
+
+    def _publication(self, step: Step) -> Publication:
+        last = step.members[-1]
+        members = [Member(**_read_by(m)) for m in step.members]
+        return Publication(
+            topology=self._topology,
+            epoch=self._leader.epoch,
+            first_txid=step.members[0].txid,
+            last_txid=last.txid,
+            attempt_id=last.attempt_id,
+            spouts=step.positions,
+            read=last.read,
+            quarantined=step.quarantined,
+            replay_of=step.replay_of,
+            members=tuple(members) if len(members) > 1 else (),
+        )
+
+
+def _read_by(member: Member) -> dict[str, Any]:
+    return {"txid": member.txid, "attempt_id": member.attempt_id, "read": member.read}

@@ -1,0 +1,136 @@
+"""What a topology has read, txid by txid, as the logs of its tables record it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from txn.attempts import LONGEST_GROUP
+from txn.delta.log import TableLog
+from txn.interfaces import Committer, Member, Publication
+from txn.interfaces.committer_capabilities import KeepsOwnLog
+from txn.protocol.stream_names import rename_in_publication
+from txn.storage.storage import Storage
+
+__all__ = ["History", "Step", "read_history"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One txid or several that are read anew together."""
+
+    members: tuple[Member, ...]
+    """What each of them read, in the order of txids."""
+    positions: dict[str, Any]
+    """Stream -> its newest metadata as of the last one."""
+    quarantined: str | None = None
+    """The error for which the only one was committed empty."""
+    replay_of: int | None = None
+    """The quarantined txid that the only one has replayed."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The txids that a log still records, up to the committed one."""
+
+    publications: tuple[Publication, ...]
+    """Oldest first; together every txid from `first` on."""
+
+    @property
+    def first(self) -> int:
+        """The oldest txid; 0 if there is none."""
+        return self.publications[0].first_txid if self.publications else 0
+
+    def steps(self, after: int, most: int) -> Iterator[Step]:
+        """Yield every txid above `after`, ordinary ones in groups.
+
+        Args:
+            most: the most txids of a group.
+        """
+        positions: dict[str, Any] = {}
+        waiting: list[Member] = []
+        for publication in self.publications:
+            alone = publication.quarantined is not None or publication.replay_of is not None
+            for member in publication.txids:
+                if (alone or len(waiting) >= min(most, LONGEST_GROUP)) and waiting:
+                    yield Step(tuple(waiting), dict(positions))
+                    waiting = []
+                positions |= _moved(publication, member)
+                if member.txid > after:
+                    waiting.append(member)
+            if alone and waiting:
+                yield Step(
+                    tuple(waiting),
+                    dict(positions),
+                    publication.quarantined,
+                    publication.replay_of,
+                )
+                waiting = []
+        if waiting:
+            yield Step(tuple(waiting), dict(positions))
+
+
+def _moved(publication: Publication, member: Member) -> dict[str, Any]:
+    """Return the positions that a txid has moved, as far as its publication records them."""
+    if member.txid == publication.last_txid:
+        return dict(publication.spouts)
+    return {stream: read for stream, read in member.read.items() if read is not None}
+
+
+def read_history(
+    donors: Iterable[Committer], committed: int, renamed: Mapping[str, str] = MappingProxyType({})
+) -> History:
+    """Return the longest history that a table records without a gap up to `committed`.
+
+    Args:
+        donors: committers of tables that hold `committed`.
+        renamed: former name of a stream -> its name in the program.
+    """
+    histories = [History(_unbroken(committer, committed, renamed)) for committer in donors]
+    whole = [history for history in histories if history.publications]
+    return min(whole, key=lambda history: history.first, default=History(()))
+
+
+def _unbroken(
+    committer: Committer, committed: int, renamed: Mapping[str, str]
+) -> tuple[Publication, ...]:
+    """Return the publications that stand, oldest first, back to the first gap."""
+    if isinstance(committer, KeepsOwnLog):
+        entries = committer.publications()
+    else:
+        entries = TableLog(Storage(committer.name, committer.storage_options)).publications()
+    standing: list[Publication] = []
+    below = committed + 1
+    for entry in entries:
+        publication = entry.publication
+        if publication.first_txid > committed or publication.is_lost:
+            continue
+        kept = _up_to(publication, below - 1)
+        if kept is None:
+            continue  # published again later
+        if kept.last_txid != below - 1:
+            break
+        standing.append(rename_in_publication(renamed, kept))
+        below = kept.first_txid
+    return tuple(reversed(standing))
+
+
+def _up_to(publication: Publication, last: int) -> Publication | None:
+    """Return the part of a publication up to a txid, which no later publication repeats."""
+    if publication.last_txid <= last:
+        return publication
+    members: Sequence[Member] = [m for m in publication.txids if m.txid <= last]
+    if not members:
+        return None
+    newest = members[-1]
+    return publication.model_copy(
+        update={
+            "last_txid": newest.txid,
+            "attempt_id": newest.attempt_id,
+            "read": newest.read,
+            "spouts": {},
+            "members": tuple(members) if len(members) > 1 else (),
+        }
+    )

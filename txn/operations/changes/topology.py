@@ -1,0 +1,209 @@
+"""Everything that differs between a topology's program and what is durable, in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from txn.backends import open_backend
+from txn.changes import Change, Verdict, half_published
+from txn.config.location import DEFAULT_FOLDER
+from txn.embedded.service import running_server
+from txn.errors import ProgressUnavailableError, SetupError
+from txn.machine.liveness import is_alive
+from txn.operations.changes.backfills import backfills, tables_to_fill, without
+from txn.operations.changes.progress import (
+    ProgressComparison,
+    as_refused,
+    progress_in_tables,
+)
+from txn.operations.changes.tables import Columns, RebuildCost, TableComparison, compare_tables
+from txn.protocol.backend import ProgressBackend
+from txn.protocol.records import Progress
+
+if TYPE_CHECKING:
+    from txn.topology import Topology
+
+__all__ = ["PlannedChange", "TopologyChanges", "compare_topology"]
+
+
+_UNASKED = "no ZooKeeper runs in this folder; --zookeeper SPEC names or starts one"
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """One difference, and what it costs."""
+
+    change: Change
+    from_txid: int | None = None
+    """The first txid of the new meaning, if the change has one and it is known."""
+    cost: RebuildCost | None = None
+    """The cost of the table's rebuild, at the first change that needs it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as a JSON object."""
+        change, cost = self.change, self.cost
+        return {
+            "subject": change.subject,
+            "what": change.what,
+            "verdict": change.verdict.value,
+            "allowed": change.allowed,
+            "way_out": change.way_out,
+            "number": change.number or None,
+            "from_txid": self.from_txid,
+            "rows": None if cost is None else cost.rows,
+            "bytes": None if cost is None else cost.bytes,
+            "seconds": None if cost is None else round(cost.seconds, 1),
+        }
+
+
+@dataclass(frozen=True)
+class TopologyChanges:
+    """The differences between a program and what is durable."""
+
+    changes: tuple[PlannedChange, ...] = ()
+    committed: int | None = None
+    """The newest committed txid; None: no ensemble was asked, and only the tables were read."""
+    unasked: str | None = None
+    """Why no ensemble was asked."""
+    begun: tuple[int, ...] = ()
+    """Txids that are begun and not committed: the next run processes them anew."""
+    leader: str | None = None
+    """The process that leads the topology now; a run waits for its end, or is refused."""
+    is_new: bool = False
+    """True: nothing is durable yet."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as `txn plan --json` names them."""
+        return {
+            "changes": [planned.to_json() for planned in self.changes],
+            "committed_txid": self.committed,
+            "begun_txids": list(self.begun),
+            "led_by": self.leader,
+            "unasked": self.unasked,
+        }
+
+    @property
+    def is_refused(self) -> bool:
+        """True if a run would be refused."""
+        return not all(planned.change.allowed for planned in self.changes)
+
+
+def compare_topology(
+    topology: Topology,
+    zookeeper: str | ProgressBackend | None = None,
+    columns: Mapping[str, Columns | None] | None = None,
+) -> TopologyChanges:
+    """Compare a program with its tables' logs, and with its progress. Writes nothing.
+
+    Args:
+        zookeeper: as for `Topology.run`, or a backend; None: the embedded server of this folder,
+            if it runs. The tables' logs alone are compared if it does not answer.
+        columns: as for `compare_tables`.
+
+    Raises:
+        TxnError: the durable progress cannot be read.
+    """
+    if zookeeper is None and not _runs_here():
+        return replace(_compared(topology, None, columns), unasked=_UNASKED)
+    try:
+        with open_backend(zookeeper or "embedded", topology.settings) as backend:
+            return _compared(topology, backend, columns)
+    except (SetupError, ProgressUnavailableError) as error:
+        return replace(_compared(topology, None, columns), unasked=str(error))
+
+
+def _runs_here() -> bool:
+    """Return whether the embedded server of the working directory runs."""
+    return (DEFAULT_FOLDER / "lock").exists() and running_server(DEFAULT_FOLDER) is not None
+
+
+def _compared(
+    topology: Topology,
+    backend: ProgressBackend | None,
+    columns: Mapping[str, Columns | None] | None,
+) -> TopologyChanges:
+    definition = topology.definition
+    # Read before the tables: a leader that commits meanwhile brings only the tables further.
+    progress, leader = (None, None) if backend is None else _progress(definition.name, backend)
+    tables = compare_tables(definition, columns)
+    if progress in (None, Progress()) and not any(table.exists for table in tables):
+        return TopologyChanges(committed=None if progress is None else 0, is_new=True)
+    newest = {table.name: table.newest for table in tables}
+    known = progress or progress_in_tables(newest)
+    filling = tables_to_fill(definition, known.committed.txid, newest)
+    left = {sink.name for sink in filling}
+    comparison = ProgressComparison(
+        definition,
+        without(filling, known),
+        {table: entry for table, entry in newest.items() if table not in left},
+        [t.name for t in tables if not t.is_readable or (t.refusal and not t.changes)],
+    )
+    changes = [*comparison.tables()]
+    if filling:
+        changes += backfills(definition, filling, known.committed.txid, newest)
+    if progress is None:
+        return TopologyChanges((*_of_tables(tables, None), *_planned(changes, None)))
+    return _with_progress(comparison, tables, changes, leader)
+
+
+def _with_progress(
+    comparison: ProgressComparison,
+    tables: Sequence[TableComparison],
+    changes: list[Change],
+    leader: str | None,
+) -> TopologyChanges:
+    """Add what the progress alone shows."""
+    committed, batches = comparison.progress.committed, comparison.progress.batches
+    changes = [*changes, *comparison.streams(), *comparison.program()]
+    if leader is None:
+        recovered, refusals = comparison.beginning()
+        changes += refusals
+        if recovered is not None:
+            committed, batches = recovered.committed, recovered.batches
+            tables = [_while_open(committed.txid, table) for table in tables]
+    first = committed.txid + 1 if leader is None else None
+    return TopologyChanges(
+        (*_of_tables(tables, first), *_planned(changes, first)),
+        committed.txid,
+        begun=tuple(sorted(batch.txid for batch in batches)),
+        leader=leader,
+    )
+
+
+def _planned(changes: Iterable[Change], first: int | None) -> Iterator[PlannedChange]:
+    return (PlannedChange(change, _from(change, first)) for change in changes)
+
+
+def _progress(topology: str, backend: ProgressBackend) -> tuple[Progress, str | None]:
+    """The durable progress, and the process that leads."""
+    if topology not in backend.topologies():
+        return Progress(), None
+    status = backend.status(topology)
+    leader = status.leader if status.leader and is_alive(status.leader) else None
+    return status.progress, None if leader is None else str(leader)
+
+
+def _while_open(committed: int, table: TableComparison) -> TableComparison:
+    """Refuse to change a table that holds a txid which other tables may lack."""
+    ahead = table.newest is not None and table.newest[1].last_txid > committed
+    if not ahead or table.takes_back or not table.changes:
+        return table
+    return replace(table, changes=(*table.changes, half_published(table.name, committed + 1)))
+
+
+def _of_tables(tables: Iterable[TableComparison], first: int | None) -> Iterator[PlannedChange]:
+    for table in tables:
+        if table.refusal is not None and not table.changes:
+            yield PlannedChange(as_refused(table.name, table.refusal))
+        cost = table.cost
+        for change in table.changes:
+            rebuilds = change.verdict is Verdict.REBUILD
+            yield PlannedChange(change, _from(change, first), cost if rebuilds else None)
+            cost = None if rebuilds else cost
+
+
+def _from(change: Change, first: int | None) -> int | None:
+    """The first txid with the change, if the start makes it."""
+    return first if change.allowed and change.verdict is not Verdict.CARRIES_ON else None
