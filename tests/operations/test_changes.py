@@ -342,6 +342,20 @@ def test_each_new_table_is_named(world: World) -> None:
     assert [(p.change.subject, p.change.number) for p in asked.changes] == [*expected, ("t", "")]
 
 
+def test_a_renamed_or_dropped_stream_is_no_refusal(world: World) -> None:
+    """A stream with its former name carries on; one that the settings give up needs no more."""
+    renamed = Topology("changing", TopologyConfig(max_group_commit=1))
+    stream = renamed.stream("t", MemoryTransactionalSpout(BATCHES, COLUMNS), was="s")
+    stream.transform(whole).partition_persist(AppendTable("rows"))
+    stream.group_by("k").persistent_aggregate(StateTable("totals"), **VALUES)
+    assert shown(world.compare(renamed)) == [("t", Verdict.CARRIES_ON, True, None)]
+    dropped = world.compare(program(streams=("t",), settings={"dropped_streams": ("s",)}))
+    assert shown(dropped)[:2] == [
+        ("s", Verdict.CHOICE, True, 3),
+        ("t", Verdict.FROM_NEXT, True, 3),
+    ]
+
+
 def test_a_table_may_get_its_history(world: World) -> None:
     """A new table of `backfilled_tables` needs no other setting, and one that reads a state is
     refused.

@@ -5,8 +5,8 @@ A start raises the first refusal that it meets. Here each refusal becomes a `Cha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from txn.changes import Change, Verdict
 from txn.dataflow.definition import Definition
@@ -21,7 +21,7 @@ from txn.protocol.recovery import (
     require_tables,
     with_rows,
 )
-from txn.protocol.table_names import by_todays_names
+from txn.protocol.table_names import by_todays_names, recorded_ids
 from txn.storage.locations import identity
 
 __all__ = ["ProgressComparison", "as_refused", "progress_in_tables"]
@@ -49,12 +49,14 @@ class ProgressComparison:
     Args:
         newest: table of the program -> its newest publication.
         unusable: tables of the program of which it is not known what they hold.
+        ids: table of the program -> its own id.
     """
 
     definition: Definition
     progress: Progress
     newest: Newest
     unusable: Collection[str] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -62,14 +64,21 @@ class ProgressComparison:
         """Yield streams that are gone, of another kind, or new."""
         definition, batches = self.definition, self.progress.batches
         recorded = set(self.progress.committed.spouts).union(*(b.spouts for b in batches))
+        dropped = recorded.intersection(definition.config.dropped_streams)
         lost = recorded.difference(definition.streams)
         try:
             check_streams(
-                definition.name, definition.streams, definition.opaque_streams, self.progress
+                definition.name,
+                definition.streams,
+                definition.opaque_streams,
+                self.progress,
+                definition.config.dropped_streams,
             )
         except RecoveryRefusedError as error:
             verdict = Verdict.CHOICE if lost else Verdict.REFUSED
             yield as_refused(", ".join(sorted(lost)) or definition.name, error, verdict)
+        for stream in sorted(dropped.difference(definition.streams)):
+            yield Change(stream, "the stream goes away, its position stays", Verdict.CHOICE)
         for stream in definition.streams:
             if recorded and stream not in recorded:
                 what = "the stream is new: it is read from its beginning"
@@ -108,6 +117,8 @@ class ProgressComparison:
             unborn=definition.unborn_tables(*with_rows(self.progress, self.newest)),
             new=(*new, *self.unusable),
             dropped=dropped,
+            ids=self.ids,
+            recorded=recorded_ids(self.progress),
         )
 
     def _refused_names(self) -> Iterator[Change]:
@@ -175,6 +186,7 @@ class ProgressComparison:
             newest,
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
+            dropped=definition.config.dropped_streams,
         )
 
     # --- the program -------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class TableComparison:
     exists: bool = True
     is_readable: bool = True
     """False: only its committer can say what it holds."""
+    table_id: str | None = None
+    """Delta's own id of the table; None: it does not exist, or has none."""
     newest: tuple[int, Publication] | None = None
     """(version, newest publication); None: nothing of the topology's."""
     changes: tuple[Change, ...] = ()
@@ -153,7 +155,10 @@ class _DeltaTable:
         """Compare the table with the program."""
         if self._table is None:
             return TableComparison(self._name, exists=False)
-        comparison = TableComparison(self._name, newest=self._newest(self._table))
+        table_id = str(self._table.metadata().id)
+        comparison = TableComparison(
+            self._name, table_id=table_id, newest=self._newest(self._table)
+        )
         return self._with_changes(comparison, self._table, shape, columns)
 
     def _newest(self, table: DeltaTable) -> tuple[int, Publication] | None:

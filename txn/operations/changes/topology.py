@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from txn.backends import open_backend
 from txn.changes import Change, Verdict, half_published
 from txn.config.location import DEFAULT_FOLDER
+from txn.dataflow.definition import Definition
 from txn.embedded.service import running_server
-from txn.errors import ProgressUnavailableError, SetupError
+from txn.errors import ProgressUnavailableError, RecoveryRefusedError, SetupError
 from txn.machine.liveness import is_alive
 from txn.operations.changes.backfills import backfills, tables_to_fill, without
 from txn.operations.changes.progress import (
@@ -21,6 +22,7 @@ from txn.operations.changes.progress import (
 from txn.operations.changes.tables import Columns, RebuildCost, TableComparison, compare_tables
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import Progress
+from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -127,10 +129,13 @@ def _compared(
     definition = topology.definition
     # Read before the tables: a leader that commits meanwhile brings only the tables further.
     progress, leader = (None, None) if backend is None else _progress(definition.name, backend)
+    renamed = definition.renamed
+    changes = _renamed(definition, progress) if progress else []
+    progress = progress and rename_in_progress(renamed, progress)
     tables = compare_tables(definition, columns)
     if progress in (None, Progress()) and not any(table.exists for table in tables):
         return TopologyChanges(committed=None if progress is None else 0, is_new=True)
-    newest = {table.name: table.newest for table in tables}
+    newest = rename_in_newest(renamed, {table.name: table.newest for table in tables})
     known = progress or progress_in_tables(newest)
     filling = tables_to_fill(definition, known.committed.txid, newest)
     left = {sink.name for sink in filling}
@@ -139,13 +144,27 @@ def _compared(
         without(filling, known),
         {table: entry for table, entry in newest.items() if table not in left},
         [t.name for t in tables if not t.is_readable or (t.refusal and not t.changes)],
+        {t.name: t.table_id for t in tables if t.table_id is not None and t.name not in left},
     )
-    changes = [*comparison.tables()]
+    changes += comparison.tables()
     if filling:
         changes += backfills(definition, filling, known.committed.txid, newest)
     if progress is None:
         return TopologyChanges((*_of_tables(tables, None), *_planned(changes, None)))
     return _with_progress(comparison, tables, changes, leader)
+
+
+def _renamed(definition: Definition, progress: Progress) -> list[Change]:
+    """Compare the former names of the streams with the durable ones."""
+    try:
+        check_renamed(definition.name, definition.renamed, progress.committed)
+    except RecoveryRefusedError as error:
+        return [as_refused(definition.name, error)]
+    return [
+        Change(name, f"the stream was '{former}' so far", Verdict.CARRIES_ON)
+        for former, name in definition.renamed.items()
+        if former in progress.committed.spouts
+    ]
 
 
 def _with_progress(
