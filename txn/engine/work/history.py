@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from txn.attempts import LONGEST_GROUP
+from txn.delta.loading import is_there
 from txn.delta.log import TableLog
 from txn.interfaces import Committer, Member, Publication
 from txn.interfaces.committer_capabilities import KeepsOwnLog
@@ -97,10 +98,13 @@ def _unbroken(
     committer: Committer, committed: int, renamed: Mapping[str, str]
 ) -> tuple[Publication, ...]:
     """Return the publications that stand, oldest first, back to the first gap."""
+    storage = Storage(committer.name, committer.storage_options)
     if isinstance(committer, KeepsOwnLog):
         entries = committer.publications()
+    elif is_there(storage):
+        entries = TableLog(storage).publications()
     else:
-        entries = TableLog(Storage(committer.name, committer.storage_options)).publications()
+        return ()  # a table that no batch has needed yet
     standing: list[Publication] = []
     below = committed + 1
     for entry in entries:
