@@ -76,6 +76,17 @@ class AppendingCommitter(TableCommitter):
         stored = reader.parquet(*urls)
         return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 
+    def shape(self) -> TableShape:
+        """Return the table that the program needs, without its columns."""
+        return TableShape("append", self.semantics.value, was=self._columns_were)
+
+    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
+        files, session = self._log.files_now(), self._session({})
+        reader = strict_reader(session, self._logged_schema(), self._storage)
+        rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
+        rows = in_shape(rows, spec, self.name)
+        return Generation(self._area.write(rows, TransactionAttempt(committed + 1, 0)), files)
+
     def _table_schema(self) -> st.StructType:
         return st.StructType([*self._known_staged_schema().fields]).add(TXID, st.LongType())
 
@@ -113,17 +124,6 @@ class AppendTable(AppendingCommitter):
             new_id=new_id,
             columns_were=columns_were,
         )
-
-    def shape(self) -> TableShape:
-        """Return the table that the program needs, without its columns."""
-        return TableShape("append", self.semantics.value, was=self._columns_were)
-
-    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
-        files, session = self._log.files_now(), self._session({})
-        reader = strict_reader(session, self._logged_schema(), self._storage)
-        rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
-        rows = in_shape(rows, spec, self.name)
-        return Generation(self._area.write(rows, TransactionAttempt(committed + 1, 0)), files)
 
     def required_columns(self) -> Sequence[str]:
         """No columns: the table stores whatever columns a batch has."""

@@ -53,6 +53,9 @@ class Metadata:
     id: str
     configuration: dict[str, str]
     partition_columns: list[str]
+    name: str | None = None
+    description: str | None = None
+    created_time: int | None = None
 
 
 @dataclass(frozen=True)
