@@ -221,7 +221,8 @@ def test_a_rebuilt_table_goes_on_as_if_it_had_always_been_so(
     world: World, layout: str, case: str
 ) -> None:
     """After a change of buckets, layout, names, keys or semantics the table has what the changed
-    program gives over all records, and a reader as of the txid before sees the former shape.
+    program gives over all records, also when the run has ended, and a reader as of the txid before
+    sees the former shape.
     """
     asked = dict(SHAPES[case])
     values = {"n": Count(), "s": Sum("v"), "mean": Avg("v"), "last": Last("c", "v")}
@@ -243,6 +244,7 @@ def test_a_rebuilt_table_goes_on_as_if_it_had_always_been_so(
     assert bool(told) == (needs or case == "semantics")
     assert (world.read(2), world.columns(2)) == (before, columns)
     world.commit(THIRD)
+    world.committer.close()
     other = World(world.driver, world.path.parent / "other")
     other.start(other.state(**after), schema)
     for rows in (FIRST, SECOND, THIRD):
