@@ -21,6 +21,7 @@ from txn.errors import (
     TableChangedError,
     TxnError,
 )
+from txn.interfaces import StagedFile
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
