@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from tests.differential.build import build
-from tests.differential.changes import held
+from tests.differential.changes import OF_TABLES, held
 from tests.differential.declaration import Life, Program
 from txn.engine.filling import fill
 from txn.testing.progress import MemoryNodes
@@ -19,12 +19,15 @@ from txn.testing.progress import MemoryNodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["HALF_PUBLISHED", "fill_beside", "wrong_marks"]
+__all__ = ["HALF_PUBLISHED", "NAMES_A_SETTING", "fill_beside", "wrong_marks"]
 
 HALF_PUBLISHED = re.compile(
     r"Run the former program until that txid is committed \(--until (\d+)\)"
 )
 """A refusal: some tables hold a txid that others lack, and the former program has to finish it."""
+
+NAMES_A_SETTING = re.compile("|".join(OF_TABLES))
+"""A refusal with a way out."""
 
 
 def fill_beside(

@@ -16,12 +16,12 @@ from committers.state import keys
 from tests.committers.aggregates.cases import OutOfRangeError
 from tests.differential.build import build
 from tests.differential.changes import held, programs_of
-from tests.differential.changing import HALF_PUBLISHED, fill_beside, wrong_marks
+from tests.differential.changing import HALF_PUBLISHED, NAMES_A_SETTING, fill_beside, wrong_marks
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program
 from tests.differential.life import HungError, LifeRun
 from tests.differential.oracle import Expected, expected_tables
-from tests.differential.reading import attempts_that_stand, read_bad_rows, read_tables
+from tests.differential.reading import attempts_that_stand, read_as_of, read_bad_rows, read_tables
 from tests.differential.session import COMPILED, INTERPRETED
 from tests.differential.values import group_key
 from txn.errors import TxnError, UserError
@@ -158,13 +158,18 @@ def _compared(
     broken: dict[str, list[Row]],
 ) -> Verdict:
     """Hold the tables, and the rows that were set aside, against the oracle's."""
-    found = read_tables(program, _session(spark, {}, compiled=False), folder, columns_of(program))
+    plain = _session(spark, {}, compiled=False)
+    found = read_tables(program, plain, folder, columns_of(program))
     pairs: dict[str, tuple[list[Row], list[Row]]] = {}
     for step in program.tables:
         name = step.args.get("pair", f"{step.id} ({_named_table(step.args)})")
         before = pairs.get(name, ([], []))
         pairs[name] = before[0] + expected[step.id].rows, before[1] + found[step.id]
-    aside = read_bad_rows(program, _session(spark, {}, compiled=False), folder)
+        for txid, (rows, columns) in expected[step.id].former.items():
+            if rows and not any("vacuum" in life.then for life in program.lives):
+                held_then = read_as_of(step, txid, plain, folder, columns)
+                pairs[f"{name} as of txid {txid}"] = rows, held_then
+    aside = read_bad_rows(program, plain, folder)
     for rule, rows in aside.items():
         pairs[f"rows set aside by {rule}"] = broken.get(rule, []), rows
     for name, (due, found_rows) in pairs.items():
@@ -191,7 +196,11 @@ def _run(
     programs, reached = programs_of(program), 0
     for number, (life, changed) in enumerate(zip(program.lives, programs, strict=True)):
         fill_beside(changed, life, session, folder, nodes)
-        lives.append(run := _live(changed, life, session, folder, nodes))
+        asked = program.seed % 2 and life.changes  # half of them start without the settings first
+        bare = changed.model_copy(update={"config": programs[number - 1].config})
+        lives.append(run := _live(bare if asked else changed, life, session, folder, nodes))
+        if asked and run.error is not None and NAMES_A_SETTING.search(str(run.error)):
+            lives.append(run := _live(changed, life, session, folder, nodes))
         if run.error is not None and (txid := HALF_PUBLISHED.search(str(run.error))):
             former = programs[number - 1], Life(until=int(txid[1]))
             lives.append(run := _live(*former, session, folder, nodes))

@@ -28,6 +28,8 @@ class Expected:
     """One table: for an append table `rows`, for a state its keys and values."""
 
     rows: list[Row] = field(default_factory=list)
+    former: dict[int, tuple[list[Row], Columns]] = field(default_factory=dict)
+    """The last txid before a change -> what a reader as of that txid sees, with its columns."""
 
 
 @dataclass
@@ -144,8 +146,12 @@ class _Run:
         self.states: dict[str, _State] = {}
         self.begin(program)
 
-    def begin(self, program: Program, changes: Iterable[Change] = (), txid: int = 1) -> None:
+    def begin(self, program: Program, changes: Sequence[Change] = (), txid: int = 1) -> None:
         """Go on with this program at a txid."""
+        for change in changes:
+            if change.table in self.states and change.op != "drop_table":
+                table = self.tables[change.table]
+                table.former.setdefault(txid - 1, (table.rows, self.columns[change.table]))
         self.program = program
         self.columns = columns_of(program)
         self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
