@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,20 @@ def test_a_new_value_begins_with_the_next_txid(world: World, layout: str, semant
     }
     properties = DeltaTable(str(world.path)).metadata().configuration
     assert properties["txn.since"] == '{"most": 2, "mean": 2, "again": 2}'
+
+
+def test_a_former_txid_has_its_shape_if_only_delta_can_read_it(world: World) -> None:
+    """The txid before a change shows the former columns also of a table with a type that needs
+    Delta's own reader.
+    """
+    rows = "k string, c string, v timestamp_ntz"
+    last = {"last": Max("v")}
+    world.start(world.state(values=last), rows)
+    world.commit([("a", "x", datetime(2026, 1, 1))])
+    world.start(world.state(values={**last, "n": Count()}), rows)
+    world.commit([("a", "x", datetime(2027, 1, 1))])
+    assert world.read() == {("a", datetime(2027, 1, 1), 1)}
+    assert world.read(txid=1) == {("a", datetime(2026, 1, 1))}
 
 
 def test_a_new_fold_begins_with_the_next_txid(world: World) -> None:
