@@ -76,13 +76,15 @@ class _Evolution:
         """Table -> names that it has no longer, which may come back."""
         self.gone: dict[str, Step] = {}
         """Tables that may come back."""
+        self.arriving: set[str] = set()
+        """Tables that may not exist yet: they would be made in any shape at once."""
         self.busy: set[str] = set()
         """Tables and columns (TABLE:COLUMN) of which nobody knows whether they have changed yet."""
 
     def changes(self, before: Life) -> tuple[Change, ...]:
         """Changes of the next life."""
         if before.crash is None:
-            self.busy = set()
+            self.busy, self.arriving = set(), set()
         found = []
         for _ in range(self.draw.choice((1, 1, 2, 2, 3))):
             if able := list(self._able()):
@@ -100,6 +102,8 @@ class _Evolution:
         if change.op in ("drop_value", "drop_column"):
             dropped.add(change.args["name"])
         dropped -= {change.args["name"]} if change.op.startswith("add_") and names else set()
+        if change.op in ("add_table", "restore_table"):
+            self.arriving.add(change.table)
         if change.op == "drop_table":
             self.gone[change.table] = self.program.step(change.table)
         self.gone = {n: s for n, s in self.gone.items() if (n, "restore_table") != _key(change)}
@@ -109,7 +113,7 @@ class _Evolution:
         """Changes of each kind that is allowed now."""
         self.columns = columns_of(self.program)
         for step in self.program.tables:
-            if "pair" in step.args:
+            if "pair" in step.args or step.id in self.arriving:
                 continue
             leaf = not any(step.id in other.of for other in self.program.steps)
             if step.op == "state":
