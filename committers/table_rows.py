@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from txn.delta.loading import require
+from txn.delta.delta_rs import DeltaError
+from txn.delta.loading import load, require
 from txn.errors import TableRefusedError
 from txn.spark.file_reader import KnownFile, known_parquet
 from txn.storage.storage import Storage
@@ -50,7 +51,7 @@ def read_table(
     *,
     follow: bool = False,
 ) -> tuple[DataFrame, Mapping[str, str | None]]:
-    """(all columns of a version, the newest if None; the table's properties).
+    """(all columns of a version, the newest if None; the table's properties in that version).
 
     Later versions do not show, unless `follow`: then each query sees the newest one.
 
@@ -61,15 +62,19 @@ def read_table(
     from pyspark.errors import AnalysisException
 
     table = require(storage)
-    as_of = table.version() if version is None else version
+    newest = table.version()
+    as_of = newest if version is None else version
     reader = spark.read.format("delta").options(**storage.hadoop)
     if not follow:
         reader = reader.option("versionAsOf", as_of)
     try:
-        return reader.load(storage.url()), table.metadata().configuration
-    except AnalysisException as error:
+        rows = reader.load(storage.url())
+        if as_of != newest:
+            table = load(storage, as_of)
+        return rows, table.metadata().configuration
+    except (AnalysisException, DeltaError) as error:
         raise TableRefusedError(
             f"Version {as_of} of table {storage.location} cannot be read: it was never written, "
-            f"or was cleaned out of the log. The newest version is {table.version()}.",
+            f"or was cleaned out of the log. The newest version is {newest}.",
             number="TXN-309",
         ) from error

@@ -12,16 +12,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
+from committers.generations.rows import Generation
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
+from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from committers.state.changes import from_partials
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
+from txn.changes import Change
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
 
 if TYPE_CHECKING:
@@ -81,6 +84,17 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     ) -> tuple[StagedFile, ...]:
         # In a compaction's folder: readers then know that each key is there once.
         return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
+
+    def _reshape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> bool:
+        if generation is not None:
+            self._compactor.publishing(generation.adds)
+        return super()._reshape(spec, committed, changes, generation)
 
     # --- changes -----------------------------------------------------------------------------
 

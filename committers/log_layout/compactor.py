@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from committers.log_layout.compaction import MOST_WAITING, Compaction, Pace, files_to_compact
@@ -20,6 +21,7 @@ from txn.errors import (
     TableChangedError,
     TxnError,
 )
+from txn.interfaces import StagedFile
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -95,6 +97,11 @@ class Compactor:
         with self._lock:
             self._unpublished.add(folder)
         return Compaction(folder, adds, files)
+
+    def publishing(self, files: Iterable[StagedFile]) -> None:
+        """Leave these files to the next start from now on: a version may refer to them."""
+        with self._lock:
+            self._unpublished -= {str(PurePosixPath(file.path).parent) for file in files}
 
     def publish(self, compaction: Compaction, log: DeltaLog, epoch: int) -> None:
         """Append the version that replaces the compacted files by the result.

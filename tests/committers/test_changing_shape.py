@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,20 @@ def test_a_new_value_begins_with_the_next_txid(world: World, layout: str, semant
     assert properties["txn.since"] == '{"most": 2, "mean": 2, "again": 2}'
 
 
+def test_a_former_txid_has_its_shape_if_only_delta_can_read_it(world: World) -> None:
+    """The txid before a change shows the former columns also of a table with a type that needs
+    Delta's own reader.
+    """
+    rows = "k string, c string, v timestamp_ntz"
+    last = {"last": Max("v")}
+    world.start(world.state(values=last), rows)
+    world.commit([("a", "x", datetime(2026, 1, 1))])
+    world.start(world.state(values={**last, "n": Count()}), rows)
+    world.commit([("a", "x", datetime(2027, 1, 1))])
+    assert world.read() == {("a", datetime(2027, 1, 1), 1)}
+    assert world.read(txid=1) == {("a", datetime(2026, 1, 1))}
+
+
 def test_a_new_fold_begins_with_the_next_txid(world: World) -> None:
     """A value that stores another type than its partial begins with its first rows, too."""
     world.start(world.state())
@@ -221,7 +236,8 @@ def test_a_rebuilt_table_goes_on_as_if_it_had_always_been_so(
     world: World, layout: str, case: str
 ) -> None:
     """After a change of buckets, layout, names, keys or semantics the table has what the changed
-    program gives over all records, and a reader as of the txid before sees the former shape.
+    program gives over all records, also when the run has ended, and a reader as of the txid before
+    sees the former shape.
     """
     asked = dict(SHAPES[case])
     values = {"n": Count(), "s": Sum("v"), "mean": Avg("v"), "last": Last("c", "v")}
@@ -243,6 +259,7 @@ def test_a_rebuilt_table_goes_on_as_if_it_had_always_been_so(
     assert bool(told) == (needs or case == "semantics")
     assert (world.read(2), world.columns(2)) == (before, columns)
     world.commit(THIRD)
+    world.committer.close()
     other = World(world.driver, world.path.parent / "other")
     other.start(other.state(**after), schema)
     for rows in (FIRST, SECOND, THIRD):

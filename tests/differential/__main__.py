@@ -1,6 +1,7 @@
 """Random topologies against what plain Python makes of the same declaration.
 
 make differential ARGS='--seeds 1000'
+make differential ARGS='--changes --seeds 100'       each program changes between its lives
 make differential ARGS='--corrections --seeds 100'   files, rules, corrected rows (corrections.py)
 python -m tests.differential --seed 123           one program, printed and run
 python -m tests.differential --program FILE.json  one that was shrunk
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tests.differential.corrections import corrections
 from tests.differential.declaration import Program
-from tests.differential.generate import generate
+from tests.differential.generate import CHANGING, generate
 from tests.differential.judge import Verdict, judge
 from tests.differential.mutants import MUTANTS, everything
 from tests.differential.session import session
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many programs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--corrections", action="store_true", help="histories of corrected rows")
+    parser.add_argument("--changes", action="store_true", help="every program changes")
     parser.add_argument("--mutants", action="store_true", help="which mutants are caught")
     parser.add_argument("--pick", help="seeds with commas between them, instead of so many")
     parser.add_argument("--seed", type=int, help="only this one; its program is printed")
@@ -69,7 +71,7 @@ def _one(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
     if chosen.program:
         program = Program.model_validate_json(chosen.program.read_text())
     else:
-        program = generate(chosen.seed)
+        program = generate(chosen.seed, _share(chosen))
     print(program.model_dump_json(indent=1, exclude_defaults=True))
     verdict = judge(program, spark, folder / "run")
     print(f"\n{verdict.kind}: {verdict.what}")
@@ -90,6 +92,10 @@ def _mutants(spark: SparkSession, folder: Path) -> int:
     return int(survived)
 
 
+def _share(chosen: argparse.Namespace) -> float:
+    return 1.0 if chosen.changes else CHANGING
+
+
 def _seeds(chosen: argparse.Namespace) -> Iterable[int]:
     if chosen.seed is not None:
         return [chosen.seed]
@@ -103,7 +109,7 @@ def _many(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
     began = time.monotonic()
     findings = 0
     for seed in _seeds(chosen):
-        program = generate(seed)
+        program = generate(seed, _share(chosen))
         start = time.monotonic()
         verdict = judge(program, spark, folder / f"{seed}")
         seconds = time.monotonic() - start

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from committers import aggregates as agg
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from tests.differential.changes import OF_TABLES
 from tests.differential.declaration import Program, Step
 from tests.differential.oracle import WINDOW_LIMITS
 from tests.differential.rules import BAD_ROWS, bad_rows_of
@@ -34,20 +36,27 @@ def build(program: Program, name: str, folder: Path) -> Topology:
         TxnError: it is refused.
     """
     bad = AppendTable(folder / BAD_ROWS, "opaque") if bad_rows_of(program) else None
-    topology = Topology(name, TopologyConfig(**program.config), bad_rows=bad)
+    paths = {key: _paths(program.config.get(key, ()), folder) for key in OF_TABLES}
+    topology = Topology(name, TopologyConfig(**{**program.config, **paths}), bad_rows=bad)
     streams: dict[str, Stream] = {}
     states: dict[str, TxnState] = {}
     for source in program.sources:
         streams[source.name] = topology.stream(source.name, spout_of(source))
     for step in program.steps:
         if step.op == "append":
-            table = AppendTable(folder / step.id, step.args["semantics"])
+            were = step.args.get("columns_were")
+            table = AppendTable(folder / step.id, step.args["semantics"], columns_were=were)
             streams[step.of[0]].partition_persist(table)
         elif step.op == "state":
             states[step.id] = _persist(step, streams[step.of[0]], folder)
         else:
             streams[step.id] = _stream(step, streams, states)
     return topology
+
+
+def _paths(names: Iterable[str], folder: Path) -> tuple[str, ...]:
+    """Tables, or columns of tables, as the settings name them."""
+    return tuple(str(folder / name) for name in names)
 
 
 def state_table(step: Step, folder: Path) -> StateTable:
@@ -63,6 +72,7 @@ def state_table(step: Step, folder: Path) -> StateTable:
         layout=args["layout"],
         buckets=args.get("buckets", 2),
         remove_where=None if where is None else _sql(where),
+        columns_were=args.get("columns_were"),
         **options,
     )
 

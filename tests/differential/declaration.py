@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["TABLES", "Life", "Program", "Source", "Step"]
+__all__ = ["TABLES", "Change", "Life", "Program", "Source", "Step"]
 
 Row = tuple[Any, ...]
 """Values as `values.encode` writes them, in the order of the source's columns."""
@@ -49,16 +49,26 @@ class Step(_Model):
     args: dict[str, Any] = {}
 
 
+class Change(_Model):
+    """One difference to the program of the life before; see `tests.differential.changes`."""
+
+    op: str
+    table: str
+    args: dict[str, Any] = {}
+
+
 class Life(_Model):
     """One run of the topology, by a process that may die.
 
     Args:
+        changes: what its program changes; later lives run the changed program, too.
         until: a txid; None: until it is caught up.
         crash: the point at which it dies; None: it ends well.
         nth: at which arrival there.
         then: what is done to the tables before the next life.
     """
 
+    changes: tuple[Change, ...] = ()
     until: int | None = None
     crash: str | None = None
     nth: int = 1

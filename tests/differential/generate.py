@@ -8,6 +8,7 @@ from typing import Any
 from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.columns import Columns, aggregate_type, expression_type
 from tests.differential.declaration import Life, Program, Source, Step
+from tests.differential.evolution import with_changes
 from tests.differential.rules import with_rules
 from tests.differential.values import (
     draw_type,
@@ -18,7 +19,10 @@ from tests.differential.values import (
     is_integer,
 )
 
-__all__ = ["generate"]
+__all__ = ["CHANGING", "generate"]
+
+CHANGING = 0.3
+"""The share of programs that change between their lives."""
 
 NAMES = (
     "a",
@@ -71,9 +75,13 @@ SETTINGS = {
 }
 
 
-def generate(seed: int) -> Program:
-    """The program of a seed."""
-    return _Generator(seed).program()
+def generate(seed: int, share: float = CHANGING) -> Program:
+    """The program of a seed.
+
+    Args:
+        share: how many of all programs change between their lives.
+    """
+    return _Generator(seed).program(share)
 
 
 class _Generator:
@@ -94,7 +102,7 @@ class _Generator:
         self.count = 0
         self.pending = self.draw.choice((1, 3, 8))
 
-    def program(self) -> Program:
+    def program(self, share: float) -> Program:
         draw = self.draw
         txids = draw.randint(1, 5)
         names = [f"s{n}" for n in range(draw.choice((1, 1, 2, 2, 3)))]
@@ -127,7 +135,9 @@ class _Generator:
             lives=lives,
         )
         strength = {**self.strength, "fails": 0}
-        return with_rules(program, strength)
+        program = with_rules(program, strength)
+        self.draw = random.Random(f"changes {self.seed}")  # a seed keeps its program
+        return with_changes(program, strength, self) if self.draw.random() < share else program
 
     # --- sources -----------------------------------------------------------------------------
 
@@ -232,7 +242,7 @@ class _Generator:
         self.open.append(name)
         return name
 
-    def _fresh(self, taken: Columns) -> str:
+    def fresh(self, taken: Columns) -> str:
         lower = {name.lower() for name in taken}
         for name in self.draw.sample(NAMES, len(NAMES)):
             if name.lower() not in lower:
@@ -280,7 +290,7 @@ class _Generator:
         expression = draw.choice(expressions)
         if expression[0] == "pair" and not _is_simple(columns[expression[2]]):
             expression = ["txid"]
-        name = self._fresh(columns)
+        name = self.fresh(columns)
         made = columns | {name: expression_type(expression, columns)}
         self._add("derive", (of,), made, {"name": name, "expression": expression})
 
@@ -291,7 +301,7 @@ class _Generator:
         made: Columns = {}
         for old in kept:
             taken = made | dict.fromkeys(kept, "")
-            new = self._fresh(taken) if draw.random() < 0.3 else old
+            new = self.fresh(taken) if draw.random() < 0.3 else old
             renamed.append([old, new])
             made[new] = columns[old]
         self._add("select", (of,), made, {"columns": renamed})
@@ -319,7 +329,7 @@ class _Generator:
             if not pairs:
                 return
             one, two = draw.choice(pairs)
-            key = self._fresh({})
+            key = self.fresh({})
             of = self._add("select", (of,), {key: left[one]}, {"columns": [[one, key]]})
             renames = [[two, key]]
             made: Columns = {key: right[two]}
@@ -332,7 +342,7 @@ class _Generator:
             kept: Columns = {}
             for n, kind in right.items():
                 taken = left | kept | right
-                kept[n if n in on or n.lower() not in clash else self._fresh(taken)] = kind
+                kept[n if n in on or n.lower() not in clash else self.fresh(taken)] = kind
             pairs = list(zip(right, kept, strict=True))
             other = self._add("select", (other,), kept, {"columns": [list(p) for p in pairs]})
             right = kept
@@ -343,7 +353,7 @@ class _Generator:
     def _window(self, of: str) -> None:
         columns = self.columns[of]
         if time := self._some(columns, lambda kind: kind == "timestamp"):
-            name = self._fresh(columns)
+            name = self.fresh(columns)
             made = columns | {name: "struct<start:timestamp,end:timestamp>"}
             self._add("window", (of,), made, {"column": time, "name": name})
 
@@ -486,11 +496,11 @@ class _Generator:
         aggregates: dict[str, list[Any]] = {}
         for _ in range(draw.randint(1, 3)):
             taken = dict.fromkeys([*keys, *aggregates, *(f"prev_{n}" for n in aggregates)], "")
-            spec = self._spec(columns, stored=stored, layout=layout)
-            aggregates[self._fresh(taken)] = spec
+            spec = self.spec(columns, stored=stored, layout=layout)
+            aggregates[self.fresh(taken)] = spec
         return keys, aggregates
 
-    def _spec(self, columns: Columns, *, stored: bool, layout: str) -> list[Any]:
+    def spec(self, columns: Columns, *, stored: bool, layout: str) -> list[Any]:
         draw = self.draw
         name = draw.choice(list(columns))
         kind = columns[name]

@@ -15,11 +15,13 @@ from deltalake import DeltaTable
 from committers.state import keys
 from tests.committers.aggregates.cases import OutOfRangeError
 from tests.differential.build import build
+from tests.differential.changes import held, programs_of
+from tests.differential.changing import HALF_PUBLISHED, NAMES_A_SETTING, fill_beside, wrong_marks
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program
 from tests.differential.life import HungError, LifeRun
 from tests.differential.oracle import Expected, expected_tables
-from tests.differential.reading import attempts_that_stand, read_bad_rows, read_tables
+from tests.differential.reading import attempts_that_stand, read_as_of, read_bad_rows, read_tables
 from tests.differential.session import COMPILED, INTERPRETED
 from tests.differential.values import group_key
 from txn.errors import TxnError, UserError
@@ -92,13 +94,14 @@ def judge(program: Program, spark: SparkSession, folder: Path) -> Verdict:
 
 def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[LifeRun]) -> Verdict:
     nodes = MemoryNodes()
+    boundaries = [0] * len(program.lives)
     try:
-        error = _run(program, spark, folder, lives, nodes)
+        error = _run(program, spark, folder, lives, nodes, boundaries)
     except TxnError as refusal:  # when it was built
         return _refused(refusal)
-    attempts = attempts_that_stand(program, folder)
+    attempts = attempts_that_stand(held(program), folder)
     try:
-        expected, broken = expected_tables(program, attempts)
+        expected, broken = expected_tables(program, attempts, (), boundaries)
     except OutOfRangeError as due:
         # A total may leave its range, and the batch be quarantined for it, as was asked.
         aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
@@ -109,22 +112,29 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
         if error is not None:
             return _told(error, OVERFLOW, "error")
         try:
-            expected, broken = expected_tables(program, attempts, aside)
+            expected, broken = expected_tables(program, attempts, aside, boundaries)
         except OutOfRangeError as left:
             return _refused_by_reader(program, spark, folder, left)
     if error is not None:
-        unknown = any(not source.known for source in program.sources)
-        if unknown and WAITED.search(str(error)):
-            return _told(error, WAITED, "error")
-        if isinstance(error, UserError):
-            return _refused(error)
-        if OVERFLOW.search(str(error)):  # of a partial total; the order of its rows decides
-            return _told(error, OVERFLOW, "error")
-        return Verdict("unclear" if RAW.search(str(error)) else "failed", _named(error))
+        return _ended(program, error)
     committed = lives[-1].report.committed_txid if lives[-1].report else 0
     if committed != program.txids:
         return Verdict("late", f"it ended at txid {committed} of {program.txids}")
-    return _compared(program, spark, folder, expected, broken)
+    if error_of_marks := wrong_marks(program, boundaries, folder):
+        return Verdict("differs", error_of_marks)
+    return _compared(held(program), spark, folder, expected, broken)
+
+
+def _ended(program: Program, error: TxnError) -> Verdict:
+    """Judge the error that ended a life."""
+    unknown = any(not source.known for source in program.sources)
+    if unknown and WAITED.search(str(error)):
+        return _told(error, WAITED, "error")
+    if isinstance(error, UserError):
+        return _refused(error)
+    if OVERFLOW.search(str(error)):  # of a partial total; the order of its rows decides
+        return _told(error, OVERFLOW, "error")
+    return Verdict("unclear" if RAW.search(str(error)) else "failed", _named(error))
 
 
 def _refused_by_reader(
@@ -132,7 +142,8 @@ def _refused_by_reader(
 ) -> Verdict:
     """Check that readers get the error of a total that only several txids of a log table exceed."""
     try:
-        read_tables(program, _session(spark, {}, compiled=False), folder, columns_of(program))
+        last = held(program)
+        read_tables(last, _session(spark, {}, compiled=False), folder, columns_of(last))
     except Exception as error:  # noqa: BLE001 - by whatever class, it has to name the overflow
         if OVERFLOW.search(str(error)):
             return Verdict("error", _named(error))
@@ -147,17 +158,22 @@ def _compared(
     broken: dict[str, list[Row]],
 ) -> Verdict:
     """Hold the tables, and the rows that were set aside, against the oracle's."""
-    found = read_tables(program, _session(spark, {}, compiled=False), folder, columns_of(program))
+    plain = _session(spark, {}, compiled=False)
+    found = read_tables(program, plain, folder, columns_of(program))
     pairs: dict[str, tuple[list[Row], list[Row]]] = {}
     for step in program.tables:
         name = step.args.get("pair", f"{step.id} ({_named_table(step.args)})")
         before = pairs.get(name, ([], []))
         pairs[name] = before[0] + expected[step.id].rows, before[1] + found[step.id]
-    aside = read_bad_rows(program, _session(spark, {}, compiled=False), folder)
+        for txid, (rows, columns) in expected[step.id].former.items():
+            if rows and not any("vacuum" in life.then for life in program.lives):
+                held_then = read_as_of(step, txid, plain, folder, columns)
+                pairs[f"{name} as of txid {txid}"] = rows, held_then
+    aside = read_bad_rows(program, plain, folder)
     for rule, rows in aside.items():
         pairs[f"rows set aside by {rule}"] = broken.get(rule, []), rows
-    for name, (due, held) in pairs.items():
-        if difference := _difference(due, held):
+    for name, (due, found_rows) in pairs.items():
+        if difference := _difference(due, found_rows):
             return Verdict("differs", f"{name} {difference}")
     return Verdict("equal")
 
@@ -168,22 +184,47 @@ def _run(
     folder: Path,
     lives: list[LifeRun],
     nodes: MemoryNodes,
+    boundaries: list[int],
 ) -> TxnError | None:
-    """Live through all lives; the error that ended one of them, or None."""
+    """Live through all lives; the error that ended one of them, or None.
+
+    Args:
+        boundaries: gets the newest txid before each life.
+    """
     keys.NARROWED_FROM_BYTES = 0 if program.large else NARROWED_FROM_BYTES
     session = _session(spark, program.conf, compiled=program.compiled)
-    for life in program.lives:
-        topology = build(program, f"d{program.seed}", folder)
-        until = life.until or "caught_up"
-        run = LifeRun(topology, session, nodes, until, life.crash, life.nth)
-        lives.append(run)
-        run.live(WATCH_SECS)
+    programs, reached = programs_of(program), 0
+    for number, (life, changed) in enumerate(zip(program.lives, programs, strict=True)):
+        fill_beside(changed, life, session, folder, nodes)
+        asked = program.seed % 2 and life.changes  # half of them start without the settings first
+        bare = changed.model_copy(update={"config": programs[number - 1].config})
+        lives.append(run := _live(bare if asked else changed, life, session, folder, nodes))
+        if asked and run.error is not None and NAMES_A_SETTING.search(str(run.error)):
+            lives.append(run := _live(changed, life, session, folder, nodes))
+        if run.error is not None and (txid := HALF_PUBLISHED.search(str(run.error))):
+            former = programs[number - 1], Life(until=int(txid[1]))
+            lives.append(run := _live(*former, session, folder, nodes))
+            if run.error is None:
+                lives.append(run := _live(changed, life, session, folder, nodes))
+        if run.began_at is not None:  # whoever died before that began at the same txid
+            boundaries[reached:] = [run.began_at] * (len(boundaries) - reached)
+            reached = number + 1
         if run.error is not None:
             assert isinstance(run.error, TxnError)
             return run.error
         if not run.died:
-            _meanwhile(program, life, folder)
+            _meanwhile(changed, life, folder)
     return None
+
+
+def _live(
+    program: Program, life: Life, session: SparkSession, folder: Path, nodes: MemoryNodes
+) -> LifeRun:
+    topology = build(program, f"d{program.seed}", folder)
+    until = life.until or "caught_up"
+    run = LifeRun(topology, session, nodes, until, life.crash, life.nth)
+    run.live(WATCH_SECS)
+    return run
 
 
 def _session(spark: SparkSession, conf: dict[str, str], *, compiled: bool) -> SparkSession:

@@ -32,10 +32,16 @@ __all__ = ["HungError", "LifeRun"]
 
 LOOK_SECS = 0.01
 QUIET_SECS = 20.0
+BEFORE_BATCHES = ("shape-staged", "shape-changed", "backfilled")
+"""Points that a run passes before it has threads of its own: it is interrupted there."""
 
 
 class HungError(Exception):
     """A run has not ended in time."""
+
+
+class _InterruptedError(TxnError):
+    """The run dies before its first batch."""
 
 
 class _LetGo(BaseException):
@@ -76,6 +82,8 @@ class LifeRun:
         self.report: RunReport | None = None
         self.error: BaseException | None = None
         self.died = False
+        self.began_at: int | None = None
+        """The newest txid before its own ones; None: it did not come so far."""
         self.begun = False
         """Whether its first batch may have begun: nothing was refused."""
         self._crash, self._left = crash, nth
@@ -101,6 +109,7 @@ class LifeRun:
         class Running(RunningTopology):
             def _lead(self) -> Pipeline:
                 pipeline = super()._lead()
+                life.began_at = progress.load().committed.txid
                 facts: Any = pipeline._facts
                 facts.next = life.of_the_living(facts.next)
                 return pipeline
@@ -143,6 +152,8 @@ class LifeRun:
                 self._lie_still()
             else:
                 self.report = self._running.await_termination()
+        except _InterruptedError:
+            self.died = True
         except TxnError as error:
             self.error = error
         finally:
@@ -156,6 +167,7 @@ class LifeRun:
 
     def _reached(self, point: str, attempt: TransactionAttempt) -> None:
         if threading.current_thread() in self._before:
+            self._interrupt(point)
             return  # it belongs to an earlier run, which is dead
         if point == self._crash and not self._dead.is_set():
             with self._counting:
@@ -165,6 +177,12 @@ class LifeRun:
                     self._dead.set()
         if not self._doomed or threading.current_thread() in self._doomed:
             self.alive()
+
+    def _interrupt(self, point: str) -> None:
+        if point == self._crash and point in BEFORE_BATCHES and self.began_at is None:
+            self._left -= 1
+            if self._left == 0:
+                raise _InterruptedError(f"the run dies at '{point}'")
 
     def alive(self) -> None:
         """Return if this run lives; otherwise never, or not before the program is over."""

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Sum
+from committers.log_layout.compactor import Compactor
 from committers.table_committer import TableCommitter
 from tests.differential import oracle
-from tests.differential.declaration import Life, Program, Source, Step
+from tests.differential.declaration import Change, Life, Program, Source, Step
 from txn.dataflow import evaluation
 from txn.dataflow.expectations import Expectation, Judged
 from txn.dataflow.graph import Join, Merge, StateQuery
+from txn.engine.work.backfill import Backfill
+from txn.interfaces import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +23,9 @@ __all__ = ["MUTANTS", "everything"]
 
 
 def everything() -> Program:
-    """A small program in which every mutant shows: a join, a merge, a query, changes, a replay."""
+    """A small program in which every mutant shows: a join, a merge, a query, changes, a replay,
+    and a second half with other columns and one table more.
+    """
     columns = (("k", "string"), ("v", "bigint"))
     left = Source(
         name="s0",
@@ -67,8 +72,20 @@ def everything() -> Program:
         Step(id="r0", op="expect", of=("s1",), args=rule),
         Step(id="t6", op="append", of=("r0",), args=opaque),
     )
+    logged = {**totals, "layout": "log", "compact_files": None}
+    steps += (Step(id="t7", op="state", of=("s0",), args=logged),)
+    late = Step(id="t8", op="append", of=("s0",), args=opaque).model_dump(mode="json")
+    changes = (
+        Change(op="rename_value", table="t7", args={"old": "n", "new": "rows"}),
+        Change(op="add_value", table="t7", args={"name": "most", "spec": ["Max", "v"]}),
+        Change(op="add_table", table="t8", args={"step": late, "how": "run"}),
+    )
     # The second txid is in the first table when the run dies; its replay has other rows.
-    lives = (Life(crash="between-publications", nth=2), Life())
+    lives = (
+        Life(crash="between-publications", nth=2),
+        Life(until=2),
+        Life(changes=changes),
+    )
     return Program(seed=0, large=True, sources=(left, right), steps=steps, lives=lives)
 
 
@@ -123,6 +140,12 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     ),
     "a rule lets every row pass": (Judged, "passing", all_pass),
     "a row that is set aside is lost": (Judged, "set_aside", one_is_lost),
+    "a rebuilt table loses its files": (Compactor, "publishing", lambda self, files: None),
+    "a late table has an empty history": (
+        Backfill,
+        "_stage",
+        lambda self, step, attempts: Staged(attempts[0], ()),
+    ),
     "the oracle forgets that rows may be doubled": (oracle, "_row", once),
 }
 """What is mutated -> object, attribute, what stands there instead."""

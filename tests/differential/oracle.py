@@ -6,13 +6,14 @@ no guards, partials or replays that could go wrong in the same way as the produc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.differential.aggregation import aggregated
+from tests.differential.changes import always_there, programs_of, renamed
 from tests.differential.columns import Columns, columns_of, streams_of
-from tests.differential.declaration import Program, Source, Step
+from tests.differential.declaration import Change, Program, Source, Step
 from tests.differential.values import decode, group_key, order_key, text_of
 
 __all__ = ["Expected", "emptied", "expected_tables"]
@@ -27,6 +28,8 @@ class Expected:
     """One table: for an append table `rows`, for a state its keys and values."""
 
     rows: list[Row] = field(default_factory=list)
+    former: dict[int, tuple[list[Row], Columns]] = field(default_factory=dict)
+    """The last txid before a change -> what a reader as of that txid sees, with its columns."""
 
 
 @dataclass
@@ -37,35 +40,79 @@ class _State:
     aggregates: Mapping[str, list[Any]]
     columns: Columns
     remove: list[Any] | None
+    layout: str = "upsert"
     shown: dict[Any, Row] = field(default_factory=dict)
-    batches: dict[Any, list[list[Row]]] = field(default_factory=dict)
+    batches: dict[Any, list[tuple[int, list[Row]]]] = field(default_factory=dict)
     touched: list[tuple[Row, Row | None, Row | None]] = field(default_factory=list)
     """Keys, values before and values after, of what the newest txid touched."""
+    since: dict[str, int] = field(default_factory=dict)
+    """Values that were added later -> their first txid."""
 
-    def apply(self, rows: list[Row], *, active: bool) -> None:
+    @classmethod
+    def of_step(cls, step: Step, columns: Columns) -> _State:
+        """The state of a table or of an aggregate of one batch."""
+        args = step.args
+        keys, where = tuple(args["keys"]), args.get("remove_where")
+        return cls(keys, args["aggregates"], columns, where, args.get("layout", "upsert"))
+
+    def apply(self, rows: list[Row], txid: int, *, active: bool) -> None:
         groups: dict[Any, list[Row]] = {} if self.keys or not active else {(): []}
         for row in rows:
             groups.setdefault(_key(row, self.keys), []).append(row)
         self.touched = []
         for key, batch in groups.items():
             before = self.shown.get(key)
-            known = self.batches.setdefault(key, [])
-            known.append(batch)
-            first = next((row for one in known for row in one), {})
-            keys = {name: _zero(first[name]) for name in self.keys}
-            values = {
-                name: aggregated(spec, known, self.columns)
-                for name, spec in self.aggregates.items()
-            }
-            after: Row | None = keys | values
-            if self.remove is not None and _holds(self.remove, after or {}):
+            self.batches.setdefault(key, []).append((txid, batch))
+            values = self._row(key)
+            keys = {name: values[name] for name in self.keys}
+            after: Row | None = values
+            if self.remove is not None and _holds(self.remove, values):
                 after = None
                 del self.batches[key]
                 self.shown.pop(key, None)
             else:
-                self.shown[key] = keys | values
+                self.shown[key] = values
             if before is not None or after is not None:
                 self.touched.append((keys, before, after))
+
+    def _row(self, key: Any) -> Row:
+        """Keys and values as readers see them."""
+        batches = self.batches[key]
+        first = next((row for _, rows in batches for row in rows), {})
+        keys = {name: _zero(first[name]) for name in self.keys}
+        return keys | {name: self._value(name, batches) for name in self.aggregates}
+
+    def _value(self, name: str, batches: list[tuple[int, list[Row]]]) -> Any:
+        known = [rows for txid, rows in batches if txid >= self.since.get(name, 0)]
+        if not known and self.layout == "upsert":
+            return None
+        return aggregated(self.aggregates[name], known, self.columns)
+
+    def change(self, change: Change, step: Step, columns: Columns, txid: int) -> None:
+        """Become the table of a changed step; a value that is new counts from `txid` on.
+
+        Args:
+            columns: of the stream before the table.
+        """
+        args = change.args
+        if change.op == "add_value":
+            self.since[args["name"]] = txid
+        elif change.op == "rename_value" and args["old"] in self.since:
+            self.since[args["new"]] = self.since.pop(args["old"])
+        elif change.op == "rename_key":
+            for batches in self.batches.values():
+                for _, rows in batches:
+                    rows[:] = [row | {args["new"]: row[args["old"]]} for row in rows]
+        self.keys, self.aggregates = tuple(step.args["keys"]), step.args["aggregates"]
+        self.remove, self.layout = step.args.get("remove_where"), step.args["layout"]
+        self.columns = columns
+        merged: dict[Any, list[tuple[int, list[Row]]]] = {}
+        for batches in self.batches.values():
+            for at, rows in batches:
+                key = _key(rows[0], self.keys) if rows else ()
+                merged.setdefault(key, []).append((at, rows))
+        self.batches = {key: sorted(found, key=lambda b: b[0]) for key, found in merged.items()}
+        self.shown = {key: self._row(key) for key in self.batches}
 
     def changes(self) -> list[Row]:
         """What `new_values` hands on."""
@@ -80,27 +127,53 @@ class _State:
 class _Run:
     """A program, txid by txid."""
 
-    def __init__(self, program: Program, quarantined: Collection[int]) -> None:
+    def __init__(
+        self, program: Program, quarantined: Collection[int], boundaries: Sequence[int] = ()
+    ) -> None:
+        program = always_there(program)
+        programs = programs_of(program)
+        self.coming = [
+            (boundary, changed, life.changes)
+            for boundary, changed, life in zip(boundaries, programs, program.lives, strict=False)
+            if life.changes
+        ]
+        """Programs of later lives, each with the last txid before it."""
         self.emptied = emptied(program) | set(quarantined)
-        self.program = program
-        self.columns = columns_of(program)
         self.sources = {source.name: source for source in program.sources}
-        self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
-        self.tables = {step.id: Expected() for step in program.tables}
+        self.tables: dict[str, Expected] = {}
         self.bad: dict[str, list[Row]] = {}
         """Rule -> the rows that broke it, with their txids."""
-        self.states = {
-            step.id: _State(
-                tuple(step.args["keys"]),
-                step.args["aggregates"],
-                self.columns[step.of[0]],
-                step.args.get("remove_where"),
-            )
-            for step in program.tables
-            if step.op == "state"
-        }
+        self.states: dict[str, _State] = {}
+        self.begin(program)
+
+    def begin(self, program: Program, changes: Sequence[Change] = (), txid: int = 1) -> None:
+        """Go on with this program at a txid."""
+        for change in changes:
+            if change.table in self.states and change.op != "drop_table":
+                table = self.tables[change.table]
+                table.former.setdefault(txid - 1, (table.rows, self.columns[change.table]))
+        self.program = program
+        self.columns = columns_of(program)
+        self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
+        steps = {step.id: step for step in program.tables}
+        for name, step in steps.items():
+            if name not in self.tables:
+                self.tables[name] = Expected()
+                if step.op == "state":
+                    self.states[name] = _State.of_step(step, self.columns[step.of[0]])
+        for change in changes:
+            step = steps.get(change.table)
+            if step is None or change.op == "add_table":
+                continue
+            if step.op == "append":
+                _change_rows(self.tables[step.id].rows, change)
+            else:
+                state = self.states[step.id]
+                state.change(change, step, self.columns[step.of[0]], txid)
+                self.tables[step.id].rows = list(state.shown.values())
 
     def txid(self, txid: int, attempt: int) -> None:
+        self.change(txid)
         rows: dict[str, list[Row]] = {}
         active = set()
         for name, source in self.sources.items():
@@ -117,7 +190,7 @@ class _Run:
                     self.tables[step.id].rows += [{**row, "txid": txid} for row in rows[step.of[0]]]
             elif step.op == "state":
                 state = self.states[step.id]
-                state.apply(rows[step.of[0]] if alive else [], active=alive)
+                state.apply(rows[step.of[0]] if alive else [], txid, active=alive)
                 self.tables[step.id].rows = list(state.shown.values())
             elif step.op == "expect":
                 into = rows[step.of[0]]
@@ -127,6 +200,12 @@ class _Run:
                 bad += [{"txid": txid} | row for row in broken if alive]
             else:
                 rows[step.id] = self._stream(step, rows, before, txid)
+
+    def change(self, txid: int) -> None:
+        """Take the changes before a txid."""
+        while self.coming and self.coming[0][0] < txid:
+            _, program, changes = self.coming.pop(0)
+            self.begin(program, changes, txid)
 
     def _stream(
         self, step: Step, rows: dict[str, list[Row]], before: dict[str, list[Row]], txid: int
@@ -145,10 +224,8 @@ class _Run:
             case "merge":
                 return [row for one in step.of for row in rows[one]]
             case "aggregate":
-                state = _State(
-                    tuple(args["keys"]), args["aggregates"], self.columns[step.of[0]], None
-                )
-                state.apply(rows[step.of[0]], active=True)
+                state = _State.of_step(step, self.columns[step.of[0]])
+                state.apply(rows[step.of[0]], txid, active=True)
                 return list(state.shown.values())
         return [made for row in rows[step.of[0]] for made in _row(step, row, txid)]
 
@@ -164,21 +241,38 @@ def emptied(program: Program) -> set[int]:
 
 
 def expected_tables(
-    program: Program, attempts: Mapping[int, int], quarantined: Collection[int] = ()
+    program: Program,
+    attempts: Mapping[int, int],
+    quarantined: Collection[int] = (),
+    boundaries: Sequence[int] = (),
 ) -> tuple[dict[str, Expected], dict[str, list[Row]]]:
     """Table -> what it must hold, duplicates included; and rule -> the rows that break it.
 
     Args:
         attempts: txid -> the attempt that stands.
         quarantined: txids that the run committed empty beside those that must fail.
+        boundaries: the newest txid before each life.
 
     Raises:
         OutOfRangeError: a value leaves the range of its type.
     """
-    run = _Run(program, quarantined)
+    run = _Run(program, quarantined, boundaries)
     for txid in range(1, program.txids + 1):
         run.txid(txid, attempts.get(txid, 0))
+    run.change(program.txids + 1)
     return run.tables, run.bad
+
+
+def _change_rows(rows: list[Row], change: Change) -> None:
+    """Give rows that an append table holds their new columns."""
+    args = change.args
+    for place, row in enumerate(rows):
+        if change.op == "add_column":
+            rows[place] = {**row, args["name"]: None}
+        elif change.op == "drop_column":
+            rows[place] = {name: value for name, value in row.items() if name != args["name"]}
+        elif change.op == "rename_column":
+            rows[place] = renamed(row, args["old"], args["new"])
 
 
 def _read(source: Source, txid: int, attempt: int) -> list[Row] | None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.differential.build import state_table
 from tests.differential.columns import Columns, columns_of
-from tests.differential.declaration import Program
+from tests.differential.declaration import Program, Step
 from tests.differential.rules import BAD_ROWS, bad_rows_of
 from tests.differential.spouts import EPOCH, schema_of
 from tests.differential.values import element_of, fields_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["attempts_that_stand", "read_bad_rows", "read_tables"]
+__all__ = ["attempts_that_stand", "read_as_of", "read_bad_rows", "read_tables"]
 
 Row = dict[str, Any]
 MICRO = dt.timedelta(microseconds=1)
@@ -49,16 +49,27 @@ def read_tables(
         else:
             frame = state_table(step, folder).read(spark)
             schema, rows = frame.schema, partial(_as_arrow, frame)
-        actual = {field.name: field.dataType.simpleString() for field in schema}
-        if actual != kinds:
-            raise AssertionError(f"{step.id} has columns {actual} and should have {kinds}")
-        table = rows().to_pydict()
-        names = list(table)
-        found[step.id] = [
-            {n: _plain(v, kinds[n]) for n, v in zip(names, row, strict=True)}
-            for row in zip(*table.values(), strict=True)
-        ]
+        found[step.id] = _rows(step.id, schema, rows(), kinds)
     return found
+
+
+def read_as_of(
+    step: Step, txid: int, spark: SparkSession, folder: Path, kinds: Columns
+) -> list[Row]:
+    """A state table as a reader sees it who asks for a former txid."""
+    frame = state_table(step, folder).read(spark, txid)
+    return _rows(f"{step.id} as of txid {txid}", frame.schema, _as_arrow(frame), kinds)
+
+
+def _rows(name: str, schema: StructType, table: pa.Table, kinds: Columns) -> list[Row]:
+    actual = {field.name: field.dataType.simpleString() for field in schema}
+    if actual != kinds:
+        raise AssertionError(f"{name} has columns {actual} and should have {kinds}")
+    columns = table.to_pydict()
+    return [
+        {n: _plain(v, kinds[n]) for n, v in zip(columns, row, strict=True)}
+        for row in zip(*columns.values(), strict=True)
+    ]
 
 
 def _as_arrow(frame: DataFrame) -> pa.Table:

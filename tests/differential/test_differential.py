@@ -38,4 +38,5 @@ def test_a_mutant_differs(
 ) -> None:
     """Each of these mutants of the product or of the oracle makes a difference that is found."""
     monkeypatch.setattr(*MUTANTS[name])
-    assert judge(everything(), spark, tmp_path / "run").kind == "differs"
+    verdict = judge(everything(), spark, tmp_path / "run")
+    assert verdict.kind in ("differs", "failed"), verdict  # "failed": its files cannot be read

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, OutOfRangeError
 from tests.differential.aggregation import aggregated
-from tests.differential.declaration import Life, Program, Source, Step
+from tests.differential.changes import programs_of
+from tests.differential.declaration import Change, Life, Program, Source, Step
 from tests.differential.generate import generate
 from tests.differential.oracle import expected_tables
 from tests.differential.shrink import candidates, shrink
@@ -67,6 +69,61 @@ def test_everything_is_drawn() -> None:
     expected |= OF_ROWS | {name for name, case in OF_A_COLUMN.items() if case.weight}
     expected |= {"before-publish", "between-publications", "after-committed", "during-clean-up"}
     assert {name: found[name] for name in expected if not found[name]} == {}
+
+
+def test_every_change_is_drawn() -> None:
+    """Programs that change have every kind of change, and are what the seed was without them."""
+    found: Counter[str] = Counter()
+    for seed in range(200):
+        program = generate(seed, 1.0)
+        changes = [change for life in program.lives for change in life.changes]
+        found.update(change.op for change in changes)
+        found.update(f"{name} of {c.op}" for c in changes for name in c.args)
+        found.update(f"{c.op}: {c.args['how']}" for c in changes if "how" in c.args)
+        found.update(str(life.crash) for life in program.lives if life.changes)
+        assert program.steps == generate(seed, 0.0).steps
+    shapes = {
+        f"{what}_{name}" for what in ("add", "drop", "rename") for name in ("value", "column")
+    }
+    expected = shapes | {"rename_key", "drop_key", "add_table", "drop_table", "restore_table"}
+    expected |= {f"add_table: {how}" for how in ("run", "beside", "new")}
+    reshaped = ("layout", "buckets", "semantics", "keys", "remove_where")
+    expected |= {f"{name} of reshape" for name in reshaped}
+    expected |= {"None", "between-publications", "shape-staged", "shape-changed", "backfilled"}
+    assert {name: found[name] for name in expected if not found[name]} == {}
+
+
+def test_a_program_changes_as_it_says() -> None:
+    """A table's steps change with each life, and settings say so; the oracle's value counts from
+    the next txid on, and a table with its history was always there.
+    """
+    totals: dict[str, Any] = {
+        "layout": "upsert",
+        "semantics": "opaque",
+        "keys": ["k"],
+        "aggregates": {"total": ["Sum", "v"]},
+    }
+    state = Step(id="t1", op="state", of=("s0",), args=totals)
+    late = Step(id="t2", op="append", of=("s0",), args={"semantics": "opaque"})
+    changes = (
+        Change(op="rename_key", table="t1", args={"old": "k", "new": "key"}),
+        Change(op="add_value", table="t1", args={"name": "n", "spec": ["Count"]}),
+        Change(
+            op="add_table", table="t2", args={"step": late.model_dump(mode="json"), "how": "run"}
+        ),
+    )
+    program = small(state, lives=(Life(until=1), Life(changes=changes)))
+    first, second = programs_of(program)
+    assert (first.steps, first.config) == ((state,), {})
+    assert second.config == {"rebuilt_tables": ["t1"], "backfilled_tables": ["t2"]}
+    assert second.step("t1").args["keys"] == ["key"]
+    found, _ = expected_tables(program, {}, (), (0, 1))
+    assert found["t1"].rows == [
+        {"key": "a", "total": 11, "n": 1},
+        {"key": "b", "total": 2, "n": None},
+        {"key": None, "total": 3, "n": None},
+    ]
+    assert [row["txid"] for row in found["t2"].rows] == [1, 1, 1, 2]
 
 
 def test_a_value_is_written_as_it_is() -> None:

@@ -214,7 +214,7 @@ def _left_out(topology: str, tables: Sequence[str], moved: Sequence[str]) -> Rec
         )
     return RecoveryRefusedError(
         f"The program does not name table {names} of topology '{topology}' any more. With the "
-        "next txid it would fall behind, and could not be put back. Nothing was changed. Put it "
+        "next txid it would fall behind. Nothing was changed. Put it "
         f"back; or, if you no longer want it, set TopologyConfig(dropped_tables=({names},)), "
         f"or --set dropped_tables={','.join(tables)}.",
         number="TXN-812",
