@@ -12,16 +12,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
+from committers.generations.rows import Generation
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
+from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from committers.state.changes import from_partials
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
+from txn.changes import Change
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
 
 if TYPE_CHECKING:
@@ -69,6 +72,8 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     def _begin(self) -> None:
         super()._begin()
+        self._rebuilt: Compaction | None = None
+        """The files of the next generation."""
         self._reader = LogReader(self._layout, self._storage, self._log, self._stored_schema)
         self._marks = RemovalMarks(
             self._layout, self._reader, self._log, self._area, self._table_schema
@@ -80,7 +85,22 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         self, rows: DataFrame, committed: int, *, shuffled: bool
     ) -> tuple[StagedFile, ...]:
         # In a compaction's folder: readers then know that each key is there once.
-        return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
+        self._rebuilt = self._compactor.write(lambda: rows, (), self._area, self._log.version)
+        return self._rebuilt.adds
+
+    def _reshape(
+        self,
+        spec: TableSpec,
+        committed: int,
+        changes: Sequence[Change],
+        generation: Generation | None,
+    ) -> bool:
+        if generation is None or self._rebuilt is None:
+            return super()._reshape(spec, committed, changes, generation)
+        files, epoch = (generation.adds, generation.removes), self._opened.epoch
+        return self._compactor.publish(
+            self._rebuilt, lambda: self._log.reshape(spec, epoch, committed, changes, files)
+        )
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -130,7 +150,13 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         if not files:
             return None
         compaction = self._compact(files, active, committed)
-        return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
+        return lambda: self._publish_compaction(compaction)
+
+    def _publish_compaction(self, done: Compaction) -> None:
+        epoch = self._opened.epoch
+        self._compactor.publish(
+            done, lambda: self._log.compact(done.adds, done.removes, epoch, done.txids)
+        )
 
     def _compact(
         self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile], committed: int

@@ -13,6 +13,7 @@ from committers.publishing.append import AppendFailedError
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import DeltaLog
 from committers.staging.area import StagingArea
+from txn.delta.commits import Commit
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -96,22 +97,24 @@ class Compactor:
             self._unpublished.add(folder)
         return Compaction(folder, adds, files)
 
-    def publish(self, compaction: Compaction, log: DeltaLog, epoch: int) -> None:
-        """Append the version that replaces the compacted files by the result.
+    def publish(self, compaction: Compaction, append: Callable[[], Commit | None]) -> bool:
+        """Append the version that replaces files by the result; False: it was not appended.
 
-        Nothing happens if an OPTIMIZE has rewritten some of those files meanwhile.
+        Args:
+            append: appends it; None if an OPTIMIZE has rewritten some of those files meanwhile.
         """
         with self._lock:
             # Only the next start may delete the folder, unless nothing has landed for certain.
             self._unpublished.discard(compaction.folder)
         try:
-            landed = log.compact(compaction.adds, compaction.removes, epoch, compaction.txids)
+            landed = append()
         except AppendFailedError:
             raise  # it may still land
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
             self._end(compaction.folder, delete=True)
             raise
         self._end(compaction.folder, delete=landed is None)
+        return landed is not None
 
     def _end(self, folder: str, *, delete: bool) -> None:
         with self._lock:

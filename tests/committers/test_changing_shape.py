@@ -60,6 +60,10 @@ class World:
         publish = committer.change_shape(self.committed)
         return () if publish is None else publish()
 
+    def stop(self) -> None:
+        """End the run."""
+        self.committer.close()
+
     def commit(self, rows: Sequence[tuple[Any, ...]], attempt: int = 0) -> None:
         """Commit the next txid."""
         self.publish(rows, attempt)
@@ -268,6 +272,26 @@ def test_types_are_widened_by_a_rebuild(world: World, layout: str) -> None:
     with pytest.raises(TableRefusedError, match="1 of column 'k' do not fit int, 1 of .*'most'"):
         world.start(world.state(**options), narrow, rebuilt=True)
     assert world.read() == {(1, 2, 2**40), (2, 2, 3), (2**40, 1, 5)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rebuilt_table_outlives_its_run(world: World, layout: str) -> None:
+    """The end of the run that has rebuilt a table deletes nothing of it, nor does the next start,
+    and no record of the rebuild is left.
+    """
+    world.start(world.state(["k", "c"], layout=layout))
+    world.commit(FIRST)
+    options = {"layout": layout}
+    world.start(world.state(**options), rebuilt=True)
+    for rows in (SECOND, THIRD):
+        before = world.read()
+        world.stop()
+        assert world.read() == before
+        world.start(world.state(**options))
+        world.commit(rows)
+    assert world.read() == {("a", 3, 10), ("b", 2, 13), (None, 2, 9), ("c", 1, 100)}
+    world.stop()
+    assert not list(world.path.glob("_txn/compaction-*"))
 
 
 def test_a_key_that_goes_away_merges_its_rows(world: World) -> None:

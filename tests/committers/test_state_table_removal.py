@@ -224,7 +224,7 @@ def test_a_random_history_agrees_with_plain_python(stock: Any, layout: str, seed
 
 def publish(committer: LogCommitter, compaction: Compaction) -> None:
     """Publish one compaction."""
-    committer._compactor.publish(compaction, committer._log, committer._opened.epoch)
+    committer._publish_compaction(compaction)
 
 
 def test_a_compaction_leaves_out_what_was_removed_in_a_file_that_it_does_not_take(
