@@ -10,6 +10,7 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from txn.errors import TableRefusedError
 from txn.interfaces import StagedFile
+from txn.spark.causes import in_one_line
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
@@ -56,8 +57,7 @@ def renamed_and_cast(
     stored = {field.name: field.dataType for field in rows.schema}
     columns, casts = [], {}
     for name, kind in types.items():
-        old = spec.columns_were.get(name, name)
-        old = old if name not in stored and old in stored else name
+        old = spec.former_name(name, stored)
         if old not in stored:
             columns.append(sf.lit(None).cast(kind).alias(name))
         elif stored[old] == kind:
@@ -72,18 +72,28 @@ def renamed_and_cast(
 
 def _cast(name: str, kind: DataType) -> Column:
     """NULL where a value does not fit, whatever the session's settings."""
-    return sf.expr(f"try_cast({quoted(name)} AS {kind.simpleString()})")
+    return sf.expr(f"try_cast({quoted(name)} AS {_sql_type(kind)})")
+
+
+def _sql_type(kind: DataType) -> str:
+    """The type in SQL, whatever the names of its fields."""
+    if isinstance(kind, st.ArrayType):
+        return f"array<{_sql_type(kind.elementType)}>"
+    if isinstance(kind, st.StructType):
+        fields = (f"{quoted(field.name)}: {_sql_type(field.dataType)}" for field in kind)
+        return f"struct<{', '.join(fields)}>"
+    return kind.simpleString()
 
 
 def _require_values(
     rows: DataFrame, casts: dict[str, tuple[str, DataType, DataType]], table: str
 ) -> None:
     """Refuse values that their new type cannot hold, column by column."""
-    counts = [
-        sf.count_if(_is_lost(old, before, kind)).alias(name)
+    counted = [
+        _counted(rows, sf.count_if(_is_lost(old, before, kind)), name, table)
         for name, (old, before, kind) in casts.items()
     ]
-    lost = {name: rows_lost for name, rows_lost in _first(rows.agg(*counts)).items() if rows_lost}
+    lost = {name: rows_lost for name, rows_lost in _first(rows.agg(*counted)).items() if rows_lost}
     if lost:
         listed = ", ".join(
             f"{count} of column '{name}' do not fit {casts[name][2].simpleString()}"
@@ -96,9 +106,24 @@ def _require_values(
         )
 
 
+def _counted(rows: DataFrame, count: Column, name: str, table: str) -> Column:
+    """Return the count under a name, if Spark has casts between the two types. Runs no job."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        rows.agg(count)
+    except AnalysisException as error:
+        raise TableRefusedError(
+            f"Column '{name}' of table {table} cannot get its new type: "
+            f"{in_one_line(str(error))} Nothing was changed. Give the new column another name.",
+            number="TXN-304",
+        ) from error
+    return count.alias(name)
+
+
 def _is_lost(name: str, before: DataType, kind: DataType) -> Column:
     """True for a value that is another one after a cast to the new type and back."""
-    back = f"try_cast(try_cast({quoted(name)} AS {kind.simpleString()}) AS {before.simpleString()})"
+    back = f"try_cast(try_cast({quoted(name)} AS {_sql_type(kind)}) AS {_sql_type(before)})"
     return sf.col(quoted(name)).isNotNull() & ~sf.col(quoted(name)).eqNullSafe(sf.expr(back))
 
 

@@ -58,16 +58,20 @@ def generation_rows(
     _require_partials(former, layout, merges=merges, table=table)
     rows = _living(stored, former)
     types = types_of(spec)
-    columns = {name: types[name] for name in (*layout.keys, *layout.values)}
-    if layout.readers_merge is False and former.readers_merge:
-        columns = {name: _partial_type(name, rows, layout, columns, spec) for name in columns}
+    were = {name: spec.former_name(name, former.values) for name in layout.values}
+    values = {name: layout.aggregates[name] for name, old in were.items() if old in former.values}
+    columns = {name: types[name] for name in (*layout.keys, *values)}
+    if former.readers_merge and not layout.readers_merge:
+        # An aggregate with its own `initial` stores a partial as another type.
+        differ = (name for name, one in values.items() if overrides(one, "initial"))
+        columns |= {name: rows.schema[were[name]].dataType for name in differ}
     rows = renamed_and_cast(rows, {**columns, TXID: types[TXID]}, spec, table)
     if merges:
-        rows = merged_by_key(rows, layout.keys, layout.aggregates, with_txid=True)
+        rows = merged_by_key(rows, layout.keys, values, with_txid=True)
     # A key that was renamed or cast after the merge is sent elsewhere.
     merged = former.readers_merge and layout.keys == former.keys
     same = merged and all(stored.schema[k].dataType == types[k] for k in layout.keys)
-    return _complete(rows, former, layout, types), merges or same
+    return _complete(rows, former, layout, values, types), merges or same
 
 
 def _former_layout(
@@ -78,8 +82,7 @@ def _former_layout(
     names = {name for name, *_ in listed}
     aggregates: dict[str, Aggregate] = {}
     for name, aggregate in layout.aggregates.items():
-        old = spec.columns_were.get(name, name)
-        old = old if name not in names and old in names else name
+        old = spec.former_name(name, names)
         if old in names:
             aggregates[old] = aggregate
     staying = [entry for entry in listed if entry[0] in aggregates]
@@ -114,27 +117,17 @@ def _living(stored: DataFrame, former: StateShape) -> DataFrame:
     return former.alive(stored).select(*(sf.col(quoted(name)) for name in names))
 
 
-def _partial_type(
-    name: str,
-    rows: DataFrame,
-    layout: StateShape,
-    columns: Mapping[str, DataType],
-    spec: TableSpec,
-) -> DataType:
-    """The type of a partial, which an aggregate with its own `initial` stores as another one."""
-    aggregate = layout.aggregates.get(name)
-    if aggregate is None or not overrides(aggregate, "initial"):
-        return columns[name]
-    return rows.schema[spec.columns_were.get(name, name)].dataType
-
-
 def _complete(
-    rows: DataFrame, former: StateShape, layout: StateShape, types: Mapping[str, DataType]
+    rows: DataFrame,
+    former: StateShape,
+    layout: StateShape,
+    staying: Mapping[str, Aggregate],
+    types: Mapping[str, DataType],
 ) -> DataFrame:
-    """Add the columns of the layout's own bookkeeping, in the order of the table."""
-    values = {name: sf.col(quoted(name)) for name in layout.values}
+    """Add new values and the layout's own bookkeeping, in the order of the table."""
+    values = {name: sf.col(quoted(name)) for name in staying}
     if isinstance(layout, UpsertLayout) and former.readers_merge:
-        values = {n: layout.aggregates[n].initial(c).cast(types[n]) for n, c in values.items()}
+        values = {n: staying[n].initial(c).cast(types[n]) for n, c in values.items()}
     columns = {**{name: sf.col(quoted(name)) for name in (*layout.keys, TXID)}, **values}
     if isinstance(layout, UpsertLayout):
         keys = {key: types[key] for key in layout.keys}

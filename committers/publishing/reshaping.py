@@ -35,8 +35,9 @@ def reshaped(
     stored = stored_shape(table, name, is_empty=False)
     before = stored.values if stored.is_state else (stored.columns or {})
     after = spec.shape.values if stored.is_state else dict(spec.columns)
-    former = {column: _former_name(column, before, spec.columns_were) for column in after}
-    dropped = set(before) - set(former.values())
+    former = {column: spec.former_name(column, before) for column in after}
+    # Also the bookkeeping of other semantics.
+    dropped = {*(stored.columns or ())} - {name for name, _ in spec.columns}
     left = stored.former | dropped if keeps_files else frozenset()
     since = {former_to_new(former).get(n, n): t for n, t in stored.since.items() if n in before}
     since = {column: first for column, first in since.items() if column in after}
@@ -59,16 +60,11 @@ def former_to_new(former: Mapping[str, str]) -> dict[str, str]:
     return {old: new for new, old in former.items()}
 
 
-def _former_name(column: str, before: Mapping[str, Any], were: Mapping[str, str]) -> str:
-    old = were.get(column, column)
-    return old if column not in before and old in before else column
-
-
 def _with_comments(spec: TableSpec, table: TableDefinition) -> dict[str, Any]:
     """Return the new schema, with what users noted at the columns that stay."""
     notes = {field["name"]: field["metadata"] for field in table.fields}
     schema: dict[str, Any] = json.loads(spec.schema_json())
     for field in schema["fields"]:
-        old = _former_name(field["name"], notes, spec.columns_were)
+        old = spec.former_name(field["name"], notes)
         field["metadata"] = notes.get(old, {})
     return schema

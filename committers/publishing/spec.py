@@ -8,7 +8,7 @@ with all differences at once (`txn.changes`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,11 @@ class TableSpec:
     """The first txid of a table that is created now."""
     columns_were: Mapping[str, str] = field(default_factory=dict)
     """Column -> its former name in the table."""
+
+    def former_name(self, column: str, stored: Container[str]) -> str:
+        """Return the name in the table, which has the `stored` columns, of a column."""
+        old = self.columns_were.get(column, column)
+        return old if column not in stored and old in stored else column
 
     @property
     def partition_by(self) -> list[str]:

@@ -255,9 +255,11 @@ def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) ->
 
 
 def only_adds(earlier: str, changed: str, newest: str) -> bool:
-    """Return True if the second schema differs from the first by new columns alone."""
+    """Return True if the second schema differs from the first by columns alone that came later."""
+    new = _columns(changed).keys() - _columns(earlier).keys()
     return (
-        schema_difference(earlier, changed, newest) is not None
+        bool(new)
+        and new <= _columns(newest).keys()
         and schema_difference(earlier, changed, newest, ignores=True) is None
     )
 

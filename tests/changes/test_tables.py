@@ -65,6 +65,16 @@ CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] =
     "buckets": (STATE, {"buckets": 8}, [(REBUILD, "its buckets change from 4 to 8")]),
     "layout": (STATE, {"kind": "log", "buckets": 0}, [(REBUILD, "from 'upsert' to 'log'")]),
     "semantics": (STATE, {"semantics": "transactional"}, [(NEXT, "from 'opaque' to 'trans")]),
+    "semantics with marks of removed keys": (
+        replace(STATE, remove_where="n = 0"),
+        {"semantics": "transactional"},
+        [(REBUILD, "from 'opaque' to 'trans")],
+    ),
+    "semantics of a log with marks": (
+        replace(LOG, kind="log-with-removal", remove_where="n = 0"),
+        {"semantics": "transactional"},
+        [(NEXT, "from 'opaque' to 'trans")],
+    ),
     "key dropped": (STATE, {"keys": ("user",)}, [(REBUILD, "key 'day' goes away")]),
     "key renamed": (
         STATE,
@@ -119,6 +129,16 @@ CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] =
         {"columns": {"k": "string", "w": "long", "txid": "long"}, "was": {"w": "v"}},
         [(REBUILD, "'v' is renamed to 'w'"), (REBUILD, "'w' changes from integer to long")],
     ),
+    "renamed, and new under the former name": (
+        ROWS,
+        {"columns": {**(ROWS.columns or {}), "w": "integer"}, "was": {"w": "v"}},
+        [(REFUSED, "'v' is renamed to 'w', and"), (REBUILD, "'v' is renamed to 'w'")],
+    ),
+    "key renamed, and still there": (
+        STATE,
+        {"keys": ("day", "user", "customer"), "was": {"customer": "user"}},
+        [(REFUSED, "'user' is renamed to"), (REBUILD, "key 'user' is renamed to 'customer'")],
+    ),
     "another kind": (ROWS, {"kind": "upsert"}, [(REFUSED, "a table of kind 'append'")]),
 }
 
@@ -134,6 +154,40 @@ def test_each_difference_has_its_verdict(case: str) -> None:
     ] == []
     assert [c.allowed for c in changes] == [c.verdict is NEXT for c in changes]
     assert all(change.allowed or change.way_out for change in changes)
+
+
+def _struct(*names: str, kind: Any = "integer") -> dict[str, Any]:
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n in names]
+    return {"type": "struct", "fields": fields}
+
+
+def _array(kind: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+def _map(value: str) -> dict[str, Any]:
+    return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (_struct("a", "b"), _struct("a", "b", kind="long"), REBUILD),
+        (_array(_struct("a")), _array(_struct("a", kind="long")), REBUILD),
+        (_struct("a", "b"), _struct("b", "a"), REFUSED),
+        (_array(_struct("a", "b")), _array(_struct("b", "a")), REFUSED),
+        (_struct("a"), _struct("a", "b"), REFUSED),
+        (_array("integer"), "string", REFUSED),
+        ("string", _array("integer"), REFUSED),
+        (_map("integer"), _map("long"), REFUSED),
+        ("binary", "string", REFUSED),
+    ],
+)
+def test_only_simple_types_are_cast(before: Any, after: Any, verdict: Verdict) -> None:
+    """Fields of a struct are cast by position, so their names and order stay."""
+    stored = replace(ROWS, columns={"v": before, "txid": "long"})
+    program = replace(ROWS, columns={"v": after, "txid": "long"})
+    assert [change.verdict for change in compare_tables("t", stored, program)] == [verdict]
 
 
 def test_settings_allow_what_they_name() -> None:

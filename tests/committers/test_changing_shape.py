@@ -61,6 +61,10 @@ class World:
         publish = committer.change_shape(self.committed)
         return () if publish is None else publish()
 
+    def stop(self) -> None:
+        """End the run."""
+        self.committer.close()
+
     def commit(self, rows: Sequence[tuple[Any, ...]], attempt: int = 0) -> None:
         """Commit the next txid."""
         self.publish(rows, attempt)
@@ -287,6 +291,26 @@ def test_types_are_widened_by_a_rebuild(world: World, layout: str) -> None:
     assert world.read() == {(1, 2, 2**40), (2, 2, 3), (2**40, 1, 5)}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rebuilt_table_outlives_its_run(world: World, layout: str) -> None:
+    """The end of the run that has rebuilt a table deletes nothing of it, nor does the next start,
+    and no record of the rebuild is left.
+    """
+    world.start(world.state(["k", "c"], layout=layout))
+    world.commit(FIRST)
+    options = {"layout": layout}
+    world.start(world.state(**options), rebuilt=True)
+    for rows in (SECOND, THIRD):
+        before = world.read()
+        world.stop()
+        assert world.read() == before
+        world.start(world.state(**options))
+        world.commit(rows)
+    assert world.read() == {("a", 3, 10), ("b", 2, 13), (None, 2, 9), ("c", 1, 100)}
+    world.stop()
+    assert not list(world.path.glob("_txn/compaction-*"))
+
+
 def test_a_key_that_goes_away_merges_its_rows(world: World) -> None:
     """Rows that differ only in a key that the program no longer has become one."""
     world.start(world.state(["k", "c"]))
@@ -328,6 +352,54 @@ def test_removal_begins_and_ends(world: World, layout: str, semantics: str) -> N
     world.start(world.state(**options), rebuilt=True)
     world.commit([("b", "x", 50)])
     assert world.read() == {("a", 3, 10), (None, 1, 5), ("b", 1, 50)}
+
+
+def test_removed_keys_stay_away_under_other_semantics(world: World) -> None:
+    """An opaque table's marks of removed keys do not become keys of a transactional one."""
+    removal = {"remove_where": "s > 5"}
+    world.start(world.state(**removal))
+    world.commit(FIRST)
+    world.commit(SECOND)
+    assert world.read() == {(None, 1, 5)}
+    other = {**removal, "semantics": "transactional"}
+    with pytest.raises(TableRefusedError, match="rebuilt_tables="):
+        world.start(world.state(**other))
+    world.start(world.state(**other), rebuilt=True)
+    assert world.read() == {(None, 1, 5)}
+    world.commit([("a", "x", 1)])
+    assert world.read() == {("a", 1, 1), (None, 1, 5)}
+
+
+def test_previous_values_do_not_become_a_value(world: World) -> None:
+    """Old files of a table that was opaque have columns of that name."""
+    world.start(world.state())
+    world.commit(FIRST)
+    world.commit(SECOND)
+    other: dict[str, Any] = {"semantics": "transactional"}
+    world.start(world.state(**other))
+    other["values"] = {"n": Count(), "s": Sum("v"), "prev_s": Sum("v")}
+    with pytest.raises(TableRefusedError, match="old files of the table have a column"):
+        world.start(world.state(**other))
+    world.start(world.state(**other), rebuilt=True)
+    assert {row[3] for row in world.read()} == {None}
+
+
+FOLDED = {"n": Count(), "s": Sum("v"), "f": Fold("0L", "acc + row.v", "c", "v")}
+
+
+@pytest.mark.parametrize("former", [{"layout": "log"}, {"keys": ("k", "c")}], ids=str)
+def test_a_value_that_a_rebuild_adds_begins_afresh(world: World, former: dict[str, Any]) -> None:
+    """A new value whose partials have another type needs none of the rows that there are."""
+    world.start(world.state(**former))
+    world.commit(FIRST)
+    world.start(world.state(values=FOLDED), rebuilt=True)
+    world.commit(SECOND)
+    assert world.read() == {
+        ("a", 3, 10, 7),
+        ("b", 1, 10, None),
+        (None, 1, 5, None),
+        ("c", 1, 100, 100),
+    }
 
 
 # --- half a txid -----------------------------------------------------------------------------
@@ -406,6 +478,23 @@ def test_types_of_an_append_table(world: World) -> None:
         world.start(AppendTable(world.path), "k string, v int", rebuilt=True)
     world.start(AppendTable(world.path), "k string, v decimal(20,2)", rebuilt=True)
     assert [str(row["v"]) for row in world.appended()] == ["1.00", "1099511627776.00"]
+
+
+def test_names_of_any_kind(world: World) -> None:
+    """A column with a colon is dropped by its name, and fields of any names get other types."""
+    world.start(AppendTable(world.path), "`ns:a` string, s struct<`first-name`:int>")
+    world.commit([("x", (1,))])
+    wide = "s struct<`first-name`:bigint>"
+    world.start(AppendTable(world.path), wide, dropped=["ns:a"], rebuilt=True)
+    assert world.appended() == [{"s": {"first-name": 1}, "txid": 1}]
+
+
+def test_types_without_a_cast(world: World) -> None:
+    """The refusal names the column, and says what Spark says."""
+    world.start(AppendTable(world.path), "v boolean")
+    world.commit([(True,)])
+    with pytest.raises(TableRefusedError, match="Column 'v' .* cannot get its new type: .*BOOLEAN"):
+        world.start(AppendTable(world.path), "v date", rebuilt=True)
 
 
 # --- who changed it --------------------------------------------------------------------------

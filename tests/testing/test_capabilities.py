@@ -18,7 +18,9 @@ from txn.testing import (
     capabilities,
 )
 
-TABLE = "CleansUp CompletesColumns IdentifiesTable KeepsBytes SettlesTxids StagesTogether"
+TABLE = (
+    "ChangesShape CleansUp CompletesColumns IdentifiesTable KeepsBytes SettlesTxids StagesTogether"
+)
 STATE = f"{TABLE} ChecksChanges ReadsAsOf ReportsChanges ShowsPartials"
 SHIPPED = {
     "spouts.delta:DeltaSpout": "ChecksReplays CountsBytes CountsRows FindsSchema NamesLocations "

@@ -18,6 +18,8 @@ __all__ = ["compare_tables", "half_published"]
 
 _OTHER_PATH = "Give this committer a path of its own, or restore the former definition."
 _NUMBER = "TXN-304"
+_OPAQUE = "opaque"
+_UPSERT = "upsert"
 _LOG = "log"
 _LOG_WITH_REMOVAL = "log-with-removal"
 
@@ -82,11 +84,14 @@ class _Comparison:
             return [self._refuse(what, _OTHER_PATH)]
         parts = [self._semantics()]
         if self._stored.is_state:
+            names = (*self._program.keys, *self._program.values)
+            parts.append(self._renames((*self._stored.keys, *self._stored.values), names))
             parts += [self._layout(), self._keys(), self._values(), self._removal()]
             parts.append(self._types(self._program.keys))
             parts.append(self._types(self._program.values))
         else:
-            parts.append(self._columns())
+            columns = self._stored.columns or (), self._program.columns or ()
+            parts += [self._renames(*columns), self._columns()]
         return [change for part in parts for change in part]
 
     # --- verdicts ----------------------------------------------------------------------------
@@ -130,12 +135,25 @@ class _Comparison:
         former = self._program.was.get(name, name)
         return former if name not in stored and former in stored else name
 
+    def _renames(self, stored: Collection[str], names: Collection[str]) -> Iterator[Change]:
+        """Refuse a new column under the name that another one has had until now."""
+        for name in names:
+            former = self._former_name(name, stored)
+            if former != name and former in names:
+                yield self._refuse(
+                    f"'{former}' is renamed to '{name}', and the program has a new '{former}'",
+                    f"Start once without the new '{former}', then with it.",
+                )
+
     # --- a state table -----------------------------------------------------------------------
 
     def _semantics(self) -> Iterator[Change]:
         before, after = self._stored.semantics, self._program.semantics
         if before != after:
-            yield self._next(f"its semantics change from '{before}' to '{after}'")
+            # Only an opaque upsert table has rows of removed keys, and a column that marks them.
+            is_marked = self._stored.kind == _UPSERT and self._stored.remove_where is not None
+            change = self._rebuild if is_marked and before == _OPAQUE else self._next
+            yield change(f"its semantics change from '{before}' to '{after}'")
 
     def _layout(self) -> Iterator[Change]:
         before, after = self._stored, self._program
@@ -203,7 +221,11 @@ class _Comparison:
             former = self._former_name(name, stored)
             if former in stored and name in program and stored[former] != program[name]:
                 before, after = _type(stored[former]), _type(program[name])
-                yield self._rebuild(f"column '{name}' changes from {before} to {after}")
+                what = f"column '{name}' changes from {before} to {after}"
+                if _is_castable(stored[former], program[name]):
+                    yield self._rebuild(what)
+                else:
+                    yield self._refuse(what, "Give the new column another name.")
 
     # --- an append table ---------------------------------------------------------------------
 
@@ -237,3 +259,18 @@ def _listed(names: Iterable[str]) -> str:
 
 def _type(kind: Any) -> str:
     return kind if isinstance(kind, str) else json.dumps(kind)
+
+
+def _is_castable(before: Any, after: Any) -> bool:
+    """Return whether a type differs in simple types alone: Spark casts fields by position."""
+    if isinstance(before, str) or isinstance(after, str):
+        simple = isinstance(before, str) and isinstance(after, str)
+        return simple and (before, after) != ("binary", "string")  # not all bytes are text
+    if before["type"] != after["type"] or before["type"] == "map":
+        return bool(before == after)
+    if before["type"] == "array":
+        return _is_castable(before["elementType"], after["elementType"])
+    old, new = before["fields"], after["fields"]
+    return [field["name"] for field in old] == [field["name"] for field in new] and all(
+        _is_castable(one["type"], other["type"]) for one, other in zip(old, new, strict=True)
+    )

@@ -57,9 +57,10 @@ class ShapePolicy:
             rebuilt: tables (`rebuilt_tables`).
         """
         own = identity(table)
-        columns = [entry.rpartition(":") for entry in dropped]
+        # Either part may have colons of its own.
+        parts = [(e[:at], e[at + 1 :]) for e in dropped for at in range(len(e)) if e[at] == ":"]
         return cls(
-            frozenset(column for path, _, column in columns if identity(path) == own),
+            frozenset(column for path, column in parts if identity(path) == own),
             any(identity(path) == own for path in rebuilt),
         )
 
