@@ -168,9 +168,6 @@ class TableCommitter(Committer):
         """
         if self._pending is None:
             return None
-        last = self._log.last_publication()
-        # A table that was left out for a while gets the txids that it lacks behind the change.
-        committed = min(committed, last[1].last_txid if last else 0)
         spec, changes = self._pending
         rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
         self._refuse_unfinished(committed, spec, rebuilds=rebuilds)

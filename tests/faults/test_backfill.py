@@ -221,6 +221,35 @@ def test_a_dropped_table_is_put_back(world: World, beside: bool) -> None:
     assert world.totals("late") == world.totals("totals") == world.expected()
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["txids behind it", "none behind it"])
+def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
+    world: World, goes_on: bool
+) -> None:
+    """A table that held a txid of an attempt that failed when it was left out takes that back when
+    it is put back; one that cannot is refused by name.
+    """
+    tables, late = ("late_rows", "rows", "totals"), ("late_rows",)
+    newest = world.run({"p1": 2}, tables, max_group_commit=1)
+
+    def die(attempt: TransactionAttempt) -> None:
+        if attempt.txid > newest:
+            raise CrashedError("here")
+
+    with observing(Points(between_publications=die)), pytest.raises(CrashedError):
+        world.run({"p1": 3}, tables, max_group_commit=1)
+    assert len(world.rows("late_rows")) == len(world.rows("rows")) + 1
+    poison = frozenset({records("p1", 3)[2][3]})
+    world.run({"p1": 3}, poison=poison, dropped_tables=late, max_group_commit=1)
+    if goes_on:
+        world.run({"p1": 4}, dropped_tables=late, max_group_commit=1)
+    if world.kind is SpoutKind.TRANSACTIONAL:
+        with pytest.raises(RecoveryRefusedError, match="from attempt 0, which failed after"):
+            world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
+        return
+    world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
+    assert world.rows("late_rows") == world.rows("rows")
+
+
 def test_history_that_is_gone_is_told_before_anything_happens(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:

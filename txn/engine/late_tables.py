@@ -14,7 +14,9 @@ from txn.dataflow.graph import Sink
 from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
 from txn.engine.work.history import History, read_history
-from txn.interfaces import Publication
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Publication, Semantics
+from txn.protocol.records import CommittedRecord
 from txn.protocol.recovery import Newest
 from txn.storage.locations import identity
 
@@ -26,7 +28,7 @@ class LateTables:
 
     Args:
         named: the tables to fill (`backfilled_tables`).
-        committed: the newest committed txid.
+        committed: the newest committed txid, and the tables that have it.
         newest: the newest publication of each table.
 
     Raises:
@@ -35,26 +37,38 @@ class LateTables:
     """
 
     def __init__(
-        self, definition: Definition, named: Collection[str], committed: int, newest: Newest
+        self,
+        definition: Definition,
+        named: Collection[str],
+        committed: CommittedRecord,
+        newest: Newest,
     ) -> None:
         self._definition = definition
         places = {identity(table) for table in named}
+        known = {identity(table) for table in committed.tables}
+        others = [e[1] for t, e in newest.items() if e and identity(t) not in places]
+
+        def lacks(sink: Sink) -> bool:
+            entry = newest[sink.name]
+            if _last_txid(entry) < committed.txid:
+                return True
+            is_back = entry is not None and identity(sink.name) not in known
+            return is_back and not _agrees(sink, entry, History(tuple(others)))
+
         self.sinks: tuple[Sink, ...] = tuple(
-            sink
-            for sink in definition.sinks
-            if identity(sink.name) in places and _last_txid(newest[sink.name]) < committed
+            s for s in definition.sinks if identity(s.name) in places and lacks(s)
         )
         self.first_txids: dict[str, int] = {}
         """Table that does not exist yet -> the first txid that it gets."""
-        history = self._history(committed) if self.sinks else None
+        self.held: dict[str, int] = {}
+        """Table -> the newest txid that it holds as the others do."""
+        history = self._history(committed.txid) if self.sinks else History(())
         for sink in self.sinks:
             require_refillable(sink)
-            if history is None:
-                continue
-            last = _last_txid(newest[sink.name])
+            self.held[sink.name] = last = _held(sink, newest[sink.name], history)
             if last + 1 < history.first or not history.first:
                 may_lack = _accepts(definition.config, sink.name) and last == 0
-                require_history(sink.name, history, committed, may_lack=may_lack)
+                require_history(sink.name, history, committed.txid, may_lack=may_lack)
             if newest[sink.name] is None:
                 self.first_txids[sink.name] = history.first
 
@@ -78,11 +92,41 @@ class LateTables:
             return
         history = self._history(committed)
         for sink in self.sinks:
-            equipment.backfill(sink, history, committed, self._definition.config, leader)
+            after = self.held[sink.name]
+            equipment.backfill(sink, history, after, committed, self._definition.config, leader)
+            self.held[sink.name] = committed
 
     def _history(self, committed: int) -> History:
         donors = [s.committer for s in self._definition.sinks if s not in self.sinks]
         return read_history(donors, committed, self._definition.renamed)
+
+
+def _agrees(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> bool:
+    """True if a table's newest publication holds what was committed."""
+    opaque = sink.committer.semantics is Semantics.OPAQUE
+    return newest is None or history.agrees(newest[1], attempts=opaque)
+
+
+def _held(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> int:
+    """Return the newest txid that a table holds as the others do; 0: none.
+
+    Raises:
+        RecoveryRefusedError: it holds a txid of an attempt that failed, and cannot take it back.
+    """
+    if newest is None:
+        return 0
+    publication = newest[1]
+    if _agrees(sink, newest, history):
+        return publication.last_txid
+    if sink.committer.semantics is Semantics.OPAQUE:
+        return publication.first_txid - 1  # the replay takes its rows back
+    raise RecoveryRefusedError(
+        f"Table '{sink.name}' holds txid {publication.last_txid} from attempt "
+        f"{publication.attempt_id}, which failed after the table was left out: another attempt was "
+        "committed. A table that is not opaque cannot take that back. Nothing was changed. Give "
+        "the table a new path, and fill that.",
+        number="TXN-804",
+    )
 
 
 def _accepts(config: TopologyConfig, table: str) -> bool:

@@ -121,12 +121,12 @@ class Start:
         equipment = self._equipment(lambda *_: None)
         self.resources.callback(self._close, equipment)
         newest = self._attach_tables(equipment, self._context(epoch, life, progress))
-        late = LateTables(self.definition, tables, progress.committed.txid, newest)
+        late = LateTables(self.definition, tables, progress.committed, newest)
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
         equipment.tables.advance(progress.committed.txid, progress.committed.tables)
-        equipment.change_shapes()
+        equipment.change_shapes(late.held)
         leader = Leader(epoch, lambda: None, self.monotonic)
         last = dict.fromkeys(late.names, 0)
         while any(txid < progress.committed.txid for txid in last.values()):
@@ -158,7 +158,7 @@ class Start:
         progress, misfit, late = self._check_durable(equipment, epoch, tried)
         recovered, publications = self._recover(equipment, epoch, progress, misfit, late)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
-        equipment.change_shapes()
+        equipment.change_shapes(late.held)
         leader = Leader(epoch, self.store.assert_leading, self.monotonic)
         late.fill(equipment, recovered.committed.txid, leader)
         pipeline = self._pipeline(equipment, recovered)
@@ -211,7 +211,7 @@ class Start:
 
     def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
         named = self.definition.config.backfilled_tables
-        return LateTables(self.definition, named, progress.committed.txid, newest)
+        return LateTables(self.definition, named, progress.committed, newest)
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest

@@ -101,14 +101,15 @@ class Equipment:
         self,
         sink: Sink,
         history: History,
+        after: int,
         committed: int,
         config: TopologyConfig,
         leader: Leader,
     ) -> None:
-        """Give a table the txids that it lacks, up to `committed`."""
+        """Give a table the txids behind `after`, up to `committed`."""
         emissions = self._emissions_of(own_session(self._spark), [sink], verify_rows=False)
         backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader)
-        backfill.run(history, committed, config.max_group_commit)
+        backfill.run(history, after, committed, config.max_group_commit)
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
@@ -145,10 +146,10 @@ class Equipment:
         self.jobs.enter_thread()
         self._stager.check_and_open(self._emissions.nothing(), sinks)
 
-    def change_shapes(self) -> None:
+    def change_shapes(self, held: Mapping[str, int]) -> None:
         """Give the tables the shape of the program, before the first batch."""
         self.jobs.enter_thread()
-        self.tables.change_shapes()
+        self.tables.change_shapes(held)
 
     def close(self) -> None:
         """Close committers and spouts, each even if others raise."""

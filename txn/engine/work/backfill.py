@@ -110,14 +110,13 @@ class Backfill:
         self._topology = topology
         self._leader = leader
 
-    def run(self, history: History, committed: int, most: int) -> None:
+    def run(self, history: History, after: int, committed: int, most: int) -> None:
         """Give the table every txid that it lacks.
 
         Args:
+            after: the newest txid that it holds as the others do.
             most: the most txids that are read and published together.
         """
-        last = self._sink.committer.last_publication()
-        after = last[1].last_txid if last else 0
         first = max(after + 1, history.first)
         if first > committed:
             return

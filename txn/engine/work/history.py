@@ -44,6 +44,21 @@ class History:
         """The oldest txid; 0 if there is none."""
         return self.publications[0].first_txid if self.publications else 0
 
+    def agrees(self, publication: Publication, *, attempts: bool) -> bool:
+        """True if another table's publication holds its txids as they were committed.
+
+        Args:
+            attempts: compare attempts; False: all attempts of a txid are alike, unless it was
+                committed empty.
+        """
+
+        def of(one: Publication, member: Member) -> tuple[int, bool]:
+            return (member.attempt_id if attempts else 0, one.quarantined is not None)
+
+        committed = {m.txid: of(one, m) for one in self.publications for m in one.txids}
+        held = {member.txid: of(publication, member) for member in publication.txids}
+        return all(committed.get(txid, own) == own for txid, own in held.items())
+
     def steps(self, after: int, most: int) -> Iterator[Step]:
         """Yield every txid above `after`, ordinary ones in groups.
 

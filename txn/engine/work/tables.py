@@ -116,26 +116,29 @@ class Tables:
                 sink.committer.open(self._own, context, schema)
                 self.require_apart()
                 if self._changing:
-                    self._change_shapes([sink])
+                    self._change_shapes([sink], {})
                 self._opened.add(sink.name)
 
-    def change_shapes(self) -> None:
+    def change_shapes(self, held: Mapping[str, int]) -> None:
         """Give every open table the shape of the program, and from now on each as it is opened.
 
         All are staged before the first one changes, so readers see them change together. Nothing
         of a later txid than the committed one may have been published yet.
+
+        Args:
+            held: tables that lack committed txids -> the newest one that they hold.
         """
         with self._opening:
-            self._change_shapes(self.all)
+            self._change_shapes(self.all, held)
             self._changing = True
 
-    def _change_shapes(self, sinks: Sequence[Sink]) -> None:
+    def _change_shapes(self, sinks: Sequence[Sink], held: Mapping[str, int]) -> None:
         txid = self.committed.txid
         at = TransactionAttempt(txid + 1)
         ready: list[tuple[str, Callable[[], tuple[str, ...]]]] = []
         for sink in sinks:
             if isinstance(sink.committer, ChangesShape):
-                publish = sink.committer.change_shape(txid)
+                publish = sink.committer.change_shape(held.get(sink.name, txid))
                 if publish is not None:
                     reached("shape-staged", at)
                     ready.append((sink.name, publish))
