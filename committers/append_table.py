@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.generations.rows import Generation, in_shape
+from committers.generations.rows import Generation, renamed_and_cast, types_of
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
@@ -84,7 +84,7 @@ class AppendingCommitter(TableCommitter):
         files, session = self._log.files_now(), self._session({})
         reader = strict_reader(session, self._logged_schema(), self._storage)
         rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
-        rows = in_shape(rows, spec, self.name)
+        rows = renamed_and_cast(rows, types_of(spec), spec, self.name)
         return Generation(self._area.write(rows, TransactionAttempt(committed + 1, 0)), files)
 
     def _table_schema(self) -> st.StructType:

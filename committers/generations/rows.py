@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["Generation", "in_shape", "renamed_and_cast", "types_of"]
+__all__ = ["Generation", "renamed_and_cast", "types_of"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,10 @@ def types_of(spec: TableSpec) -> dict[str, DataType]:
     return {field.name: field.dataType for field in schema}
 
 
-def in_shape(rows: DataFrame, spec: TableSpec, table: str) -> DataFrame:
-    """Return rows of the former shape with the columns of the new one, NULL where they are new.
-
-    Raises:
-        TableRefusedError: a value does not fit the new type of its column.
-    """
-    return renamed_and_cast(rows, types_of(spec), spec, table)
-
-
 def renamed_and_cast(
     rows: DataFrame, types: dict[str, DataType], spec: TableSpec, table: str
 ) -> DataFrame:
-    """Return rows with these columns of the new shape.
+    """Return rows of the former shape with these columns of the new one, NULL where they are new.
 
     Runs a job that reads the rows, if a column gets another type.
 

@@ -153,11 +153,7 @@ class DeltaLog(FollowedTable):
         adds, removes = ((), ()) if generation is None else generation
         files = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
-            newest, sizes = self._check_storage(adds)
-            self._follow(newest)
-            if self._epoch > epoch:
-                raise fenced(self._name, self._topology, self._epoch, epoch)
-            require_staged(adds, sizes, self._name)
+            self._follow_with(adds, epoch)
             if generation is not None and {f.path for f in removes} != self._files.keys():
                 return None
             keeps_files = generation is None and bool(self._files)
@@ -244,17 +240,21 @@ class DeltaLog(FollowedTable):
         """
         actions = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
-            newest, sizes = self._check_storage(adds)
-            self._follow(newest)
-            if self._epoch > epoch:
-                raise fenced(self._name, self._topology, self._epoch, epoch)
-            require_staged(adds, sizes, self._name)
+            self._follow_with(adds, epoch)
             if any(file.path not in self._files for file in removes):
                 return None
             more: dict[str, Any] = {"txids": list(txids), "settled": self._settled}
             if landed := self._mark(COMPACTION_KEY, epoch, actions, **more):
                 return landed
         raise self._exhausted("compact")
+
+    def _follow_with(self, adds: Sequence[StagedFile], epoch: int) -> None:
+        """Apply what others appended; refuse a replaced leader, and files that are not there."""
+        newest, sizes = self._check_storage(adds)
+        self._follow(newest)
+        if self._epoch > epoch:
+            raise fenced(self._name, self._topology, self._epoch, epoch)
+        require_staged(adds, sizes, self._name)
 
     def _mark(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from committers.publishing.files import BUCKET
-from txn.changes import Change, TableShape
+from txn.changes import Change, TableShape, former_name
 from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import TableDefinition
 from txn.delta.topology_table import (
@@ -72,8 +72,7 @@ class TableSpec:
 
     def former_name(self, column: str, stored: Container[str]) -> str:
         """Return the name in the table, which has the `stored` columns, of a column."""
-        old = self.columns_were.get(column, column)
-        return old if column not in stored and old in stored else column
+        return former_name(column, stored, self.columns_were)
 
     @property
     def partition_by(self) -> list[str]:

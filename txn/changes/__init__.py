@@ -7,7 +7,7 @@ that it needs. `compare_tables` returns every difference at once, each with its 
 from __future__ import annotations
 
 from txn.changes.change import Change, Verdict, clauses, refused, told
-from txn.changes.shape import TableShape
+from txn.changes.shape import TableShape, former_name
 from txn.changes.tables import compare_tables, half_published
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Verdict",
     "clauses",
     "compare_tables",
+    "former_name",
     "half_published",
     "refused",
     "told",

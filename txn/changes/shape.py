@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FORMER", "SINCE", "TableShape"]
+__all__ = ["FORMER", "SINCE", "TableShape", "former_name"]
 
 FORMER = "txn.former"
 """Table property: names of dropped columns, which old files still have."""
@@ -79,3 +79,14 @@ class TableShape:
             since={str(n): int(t) for n, t in json.loads(properties.get(SINCE) or "{}").items()},
             is_empty=is_empty,
         )
+
+
+def former_name(column: str, stored: Container[str], were: Mapping[str, str]) -> str:
+    """Return the name that a column of the program has in a table.
+
+    Args:
+        stored: the table's columns.
+        were: column -> its name until now (`columns_were`).
+    """
+    old = were.get(column, column)
+    return old if column not in stored and old in stored else column

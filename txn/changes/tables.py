@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from txn.changes.change import Change, Verdict
-from txn.changes.shape import TableShape
+from txn.changes.shape import TableShape, former_name
 
 __all__ = ["compare_tables", "half_published"]
 
@@ -132,8 +132,7 @@ class _Comparison:
 
     def _former_name(self, name: str, stored: Collection[str]) -> str:
         """The name in the table of a column of the program."""
-        former = self._program.was.get(name, name)
-        return former if name not in stored and former in stored else name
+        return former_name(name, stored, self._program.was)
 
     def _renames(self, stored: Collection[str], names: Collection[str]) -> Iterator[Change]:
         """Refuse a new column under the name that another one has had until now."""

@@ -44,6 +44,7 @@ class LateTables:
         newest: Newest,
     ) -> None:
         self._definition = definition
+        self._read: tuple[int, History] | None = None
         places = {identity(table) for table in named}
         known = {identity(table) for table in committed.tables}
         others = [e[1] for t, e in newest.items() if e and identity(t) not in places]
@@ -97,8 +98,13 @@ class LateTables:
             self.held[sink.name] = committed
 
     def _history(self, committed: int) -> History:
+        """Read the other tables' logs, once for each committed txid."""
+        if self._read is not None and self._read[0] == committed:
+            return self._read[1]
         donors = [s.committer for s in self._definition.sinks if s not in self.sinks]
-        return read_history(donors, committed, self._definition.renamed)
+        history = read_history(donors, committed, self._definition.renamed)
+        self._read = committed, history
+        return history
 
 
 def _agrees(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> bool:

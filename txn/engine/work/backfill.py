@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import NewValues, Sink, StateQuery
@@ -164,7 +163,7 @@ class Backfill:
 
     def _publication(self, step: Step) -> Publication:
         last = step.members[-1]
-        members = [Member(**_read_by(m)) for m in step.members]
+        members = [Member(txid=m.txid, attempt_id=m.attempt_id, read=m.read) for m in step.members]
         return Publication(
             topology=self._topology,
             epoch=self._leader.epoch,
@@ -177,7 +176,3 @@ class Backfill:
             replay_of=step.replay_of,
             members=tuple(members) if len(members) > 1 else (),
         )
-
-
-def _read_by(member: Member) -> dict[str, Any]:
-    return {"txid": member.txid, "attempt_id": member.attempt_id, "read": member.read}
