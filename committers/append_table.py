@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.generations.rows import Generation, renamed_and_cast, types_of
+from committers.generations.rows import renamed_and_cast, types_of
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.table_committer import TableCommitter
+from committers.table_committer import Properties, TableCommitter
 from committers.table_rows import read_table, strict_reader
 from txn.attempts import TransactionAttempt
 from txn.changes import TableShape
@@ -80,12 +80,11 @@ class AppendingCommitter(TableCommitter):
         """Return the table that the program needs, without its columns."""
         return TableShape("append", self.semantics.value, was=self._columns_were)
 
-    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
-        files, session = self._log.files_now(), self._session({})
-        reader = strict_reader(session, self._logged_schema(), self._storage)
-        rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
-        rows = renamed_and_cast(rows, types_of(spec), spec, self.name)
-        return Generation(self._area.write(rows, TransactionAttempt(committed + 1, 0)), files)
+    def _write_anew(
+        self, stored: DataFrame, properties: Properties, spec: TableSpec, committed: int
+    ) -> tuple[StagedFile, ...]:
+        rows = renamed_and_cast(stored, types_of(spec), spec, self.name)
+        return self._area.write(rows, TransactionAttempt(committed + 1, 0))
 
     def _table_schema(self) -> st.StructType:
         return st.StructType([*self._known_staged_schema().fields]).add(TXID, st.LongType())

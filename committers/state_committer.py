@@ -7,17 +7,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from committers.generations.rows import Generation
 from committers.generations.state_rows import generation_rows
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
 from committers.state.partials import PartialRows, mergeable
 from committers.state.properties import described_values
-from committers.state.reading import StateReader, bucket_reader
+from committers.state.reading import StateReader
 from committers.state.removal import check_condition
 from committers.state.shape import StateShape
-from committers.table_committer import TableCommitter
+from committers.table_committer import Properties, TableCommitter
 from txn.changes import TableShape
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, StagedFile, StoredRows
@@ -114,15 +113,11 @@ class StateCommitter(TableCommitter, Generic[L]):
             was=self._columns_were,
         )
 
-    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
-        """Write every key's row anew, in the shape of `spec`."""
-        files, session = self._log.files_now(), self._turn_session()
-        reader = bucket_reader(session, self._logged_schema(), self._storage)
-        stored = reader.parquet(*(self._storage.read_url(file.path) for file in files))
-        rows, shuffled = generation_rows(
-            stored, self._log.properties, self._layout, spec, self.name
-        )
-        return Generation(self._write_generation(rows, committed, shuffled=shuffled), files)
+    def _write_anew(
+        self, stored: DataFrame, properties: Properties, spec: TableSpec, committed: int
+    ) -> tuple[StagedFile, ...]:
+        rows, shuffled = generation_rows(stored, properties, self._layout, spec, self.name)
+        return self._write_generation(rows, committed, shuffled=shuffled)
 
     @abstractmethod
     def _write_generation(
@@ -133,10 +128,6 @@ class StateCommitter(TableCommitter, Generic[L]):
         Args:
             shuffled: True if Spark has sent the rows to partitions by their keys.
         """
-
-    def _turn_session(self) -> SparkSession:
-        """The session of a commit turn."""
-        return self._session({})
 
     def _table_schema(self) -> StructType:
         if self._stored_columns is None:

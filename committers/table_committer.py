@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,24 +11,29 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
-from committers.generations.rows import Generation
 from committers.guard import drop_up_to, held, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
-from committers.publishing.files import ActiveFile
+from committers.publishing.files import BUCKET, ActiveFile, Generation, load_files
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
+from committers.publishing.txid_bounds import measured
 from committers.staging.area import StagingArea, newest_txid, random_id
+from committers.table_rows import strict_reader
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
-from txn.changes import Change, TableShape, Verdict, half_published
+from txn.changes import Change, TableShape, Verdict, clauses, half_published
 from txn.delta.commits import TXID
+from txn.delta.folders import generation_folder
+from txn.delta.loading import is_there, load
+from txn.delta.log import TableLog
 from txn.delta.topology_table import ShapePolicy, refuse_differences
 from txn.errors import (
     CommitConflictError,
     FencedError,
     StagedFileError,
     TableChangedError,
+    TableRefusedError,
     TopologyError,
 )
 from txn.interfaces import (
@@ -39,10 +45,12 @@ from txn.interfaces import (
     Published,
     Semantics,
     Staged,
+    StagedFile,
     StoredRows,
 )
 from txn.spark.lazy import st
 from txn.spark.own_session import computing_session, own_session, settings_of
+from txn.storage.asking import in_parallel
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -50,10 +58,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "Properties",
     "TableCommitter",
 ]
 
 R = TypeVar("R")
+Properties = Mapping[str, str | None]
+"""A table's Delta properties."""
 
 
 class TableCommitter(Committer):
@@ -81,14 +92,20 @@ class TableCommitter(Committer):
         keys: Sequence[str] = (),
         columns_were: Mapping[str, str] | None = None,
     ) -> None:
-        self.name = os.fspath(path)
         self._columns_were = dict(columns_were or {})
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
         self.storage_options = dict(storage_options or {})
-        self._storage = Storage(self.name, self.storage_options)
-        self.publish_waits = not self._storage.is_local
         self._new_id = new_id
+        self._generation_of = ""
+        """The table whose next generation this is."""
+        self._place(os.fspath(path))
+
+    def _place(self, path: str) -> None:
+        """Be the committer of the table at a path, which is not open yet."""
+        self.name = path
+        self._storage = Storage(path, self.storage_options)
+        self.publish_waits = not self._storage.is_local
         self._context: CommitterContext | None = None
         self._staged_schema: StructType | None = None
         """Columns of the staged rows, without their txid; None until opened with a schema."""
@@ -117,8 +134,12 @@ class TableCommitter(Committer):
         self._read_session: SparkSession | None = None
         self._users: SparkSession | None = None
         self._fenced = False
-        self._pending: tuple[TableSpec, tuple[Change, ...]] | None = None
-        """The shape that the table gets before the next txid, and what differs."""
+        self._spec_now: TableSpec | None = None
+        """The shape of the program; None until opened with a schema."""
+        self._pending: tuple[Change, ...] | None = None
+        """What differs from it until the next txid; None: nothing is to be changed."""
+        self._next: TableCommitter | None = None
+        """The next generation, if there is one."""
 
     # --- open --------------------------------------------------------------------------------
 
@@ -136,15 +157,23 @@ class TableCommitter(Committer):
                 self._log.attach(context.topology)
             return
         settings = tuple(sorted(settings_of(self._spark).items()))
-        spec = replace(
+        spec = self._spec_now = replace(
             self._spec(schema),
             settings=settings,
             first_txid=context.first_txid,
             columns_were=self._columns_were,
         )
         policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
-        changes = self._log.open(spec, context.epoch, policy)
-        self._pending = (spec, changes) if changes else None
+        policy = replace(policy, refilled=self._next is not None)
+        try:
+            changes = self._log.open(spec, context.epoch, policy)
+        except TableRefusedError as error:
+            if self._generation_of:
+                self._refuse_generation(str(error))
+            raise
+        if changes and self._generation_of:
+            self._refuse_generation(clauses(changes))
+        self._pending = changes if changes or self._next else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
@@ -166,12 +195,12 @@ class TableCommitter(Committer):
             TableRefusedError: a former run left the next txid in this table alone, or the rows do
                 not fit the new shape.
         """
-        if self._pending is None:
+        spec, changes = self._spec_now, self._pending
+        if spec is None or changes is None:
             return None
-        spec, changes = self._pending
-        rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
+        rebuilds = self._next is not None or any(c.verdict is Verdict.REBUILD for c in changes)
         self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
-        generation = self._next_generation(spec, committed) if rebuilds else None
+        generation = self._new_generation(spec, committed) if rebuilds else None
         return lambda: self._publish_shape(spec, committed, changes, generation)
 
     def _publish_shape(
@@ -185,8 +214,9 @@ class TableCommitter(Committer):
         for _ in range(MAX_TRIES):
             if self._reshape(spec, committed, changes, generation):
                 self._pending = None
-                return tuple(change.what for change in changes)
-            generation = self._next_generation(spec, committed)
+                taken = () if self._next is None else (self._retire_next(generation),)
+                return (*(change.what for change in changes), *taken)
+            generation = self._new_generation(spec, committed)
         raise CommitConflictError(
             f"The files of table {self.name} were rewritten {MAX_TRIES} times while its shape was "
             "changed. Stop the OPTIMIZE that does so, then run the topology again."
@@ -202,10 +232,9 @@ class TableCommitter(Committer):
         """Append the change; return False if the files that it replaces were rewritten."""
         if generation is None:
             return bool(self._log.reshape(spec, self._opened.epoch, committed, changes))
-        self._area.publishing(generation.adds)
-        files = generation.adds, generation.removes
+        self._leave(generation.adds)
         try:
-            landed = self._log.reshape(spec, self._opened.epoch, committed, changes, files)
+            landed = self._log.reshape(spec, self._opened.epoch, committed, changes, generation)
         except AppendFailedError:
             raise  # it may still land
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
@@ -215,9 +244,14 @@ class TableCommitter(Committer):
             self._drop(generation)
         return landed is not None
 
+    def _leave(self, adds: Sequence[StagedFile]) -> None:
+        """Leave these files to the next start from now on: a version may refer to them."""
+        self._area.publishing(adds)
+
     def _drop(self, generation: Generation) -> None:
-        """Delete the files of a generation that is in no version."""
-        self._storage.delete_files(file.path for file in generation.adds)
+        """Delete the files of a generation that is in no version, and that a start makes again."""
+        if not generation.is_filled:
+            self._storage.delete_files(file.path for file in generation.adds)
 
     def _refuse_unfinished(self, committed: int, spec: TableSpec, *, rebuilds: bool) -> None:
         """Refuse to change a table with rows of a txid that other tables may lack."""
@@ -229,15 +263,133 @@ class TableCommitter(Committer):
             return
         refuse_differences(self.name, [half_published(self.name, committed + 1)])
 
+    def _new_generation(self, spec: TableSpec, committed: int) -> Generation:
+        """Return the next generation's files; write the table's rows anew if there is none."""
+        files = self._log.files_now()
+        if self._next is not None:
+            return Generation(self._next_files(), files, self._next.first_txid, is_filled=True)
+        stored = self._rows_in(files, self._turn_session())
+        adds = self._write_anew(stored, self._log.properties, spec, committed)
+        return Generation(adds, files, committed + 1)
+
+    def _rows_in(self, files: Sequence[ActiveFile], session: SparkSession) -> DataFrame:
+        """The rows of these files, without their buckets."""
+        columns = [field for field in self._logged_schema() if field.name != BUCKET]
+        reader = strict_reader(session, st.StructType(columns), self._storage)
+        return reader.parquet(*(self._storage.read_url(file.path) for file in files))
+
     @abstractmethod
-    def _next_generation(self, spec: TableSpec, committed: int) -> Generation:
-        """Write the table's rows anew, in the shape of `spec`."""
+    def _write_anew(
+        self, stored: DataFrame, properties: Properties, spec: TableSpec, committed: int
+    ) -> tuple[StagedFile, ...]:
+        """Write rows of the former generation anew, in the shape of `spec`.
+
+        Args:
+            properties: of the table that has the rows.
+            committed: the newest txid of the rows.
+        """
+
+    def _turn_session(self) -> SparkSession:
+        """The session of a commit turn."""
+        return self._session({})
+
+    # --- the next generation, filled beside the running topology -----------------------------
+
+    def generation(self, *, begin: bool) -> TableCommitter | None:
+        """Return the committer of the table's next generation, attached; None if there is none.
+
+        It lies in a folder of the table's own, as a table of its own, and takes the table's place
+        with `change_shape`, once it holds the same txids.
+
+        Args:
+            begin: also if there is none yet.
+        """
+        if self._next is None and self._log.version >= 0:
+            other = copy.copy(self)
+            other._generation_of = self.name
+            other._place(f"{self.name.rstrip('/')}/{generation_folder(self._log.properties)}")
+            if begin or is_there(other._storage):
+                assert self._users is not None
+                other.open(self._users, self._opened, None)
+                self._next = other
+        return self._next
+
+    @property
+    def first_txid(self) -> int:
+        """The first txid of a generation that does not have the whole history; otherwise 1."""
+        return TableLog(self._storage).first_txid
+
+    def newest_before(self, committed: int) -> tuple[int, Publication] | None:
+        """(version, publication) of the newest txid up to `committed`; None without one."""
+        for entry in TableLog(self._storage).publications():
+            if entry.publication.last_txid <= committed and not entry.publication.is_lost:
+                return entry.version, entry.publication
+        return None
+
+    def fill_generation(self, version: int, publication: Publication) -> None:
+        """Write the table's rows as of a version into its next generation, which has none yet.
+
+        Args:
+            publication: the newest one of that version.
+
+        Raises:
+            TableRefusedError: the rows do not fit the new shape.
+        """
+        other = self._next
+        assert other is not None
+        assert other._spec_now is not None
+        spec, epoch = other._spec_now, other._opened.epoch
+        policy = ShapePolicy.of(self.name, self._opened.dropped_columns, (self.name,))
+        self._log.changes(spec, policy)
+        files = tuple(load_files(load(self._storage, version)).values())
+        adds: tuple[StagedFile, ...] = ()
+        if files:
+            stored = self._rows_in(files, other._turn_session())
+            adds = other._write_anew(stored, self._log.properties, spec, publication.last_txid)
+        other._leave(adds)
+        own = publication.model_copy(update={"epoch": epoch})
+        other._log.publish(adds, (), own, other._log.version)
+
+    def _next_files(self) -> tuple[StagedFile, ...]:
+        """The files of the next generation, as files of this table."""
+        other = self._next
+        assert other is not None
+        files = other._log.files_now()
+        folder = other.name.rpartition("/")[2]
+        measures = in_parallel(lambda file: measured(file, other._storage), files)
+        for file, one in zip(files, measures, strict=True):
+            if one is None:
+                other._refuse_generation(f"its file {file.path} is gone")
+        return tuple(replace(one, path=f"{folder}/{one.path}") for one in measures if one)
+
+    def _retire_next(self, generation: Generation | None) -> str:
+        """Delete what the next generation has beside its files, which are this table's now."""
+        other, self._next = self._next, None
+        assert other is not None
+        assert generation is not None
+        other.close()
+        kept = {file.path for file in generation.adds}
+        folder = other.name.rpartition("/")[2]
+        # Its log at once: a filling that still goes on must not find the table.
+        paths = [f"{folder}/{entry.path}" for entry in other._storage.store.walk()]
+        self._storage.delete_files(path for path in paths if path not in kept)
+        return "its next generation has taken its place"
+
+    def _refuse_generation(self, why: str) -> None:
+        raise TableRefusedError(
+            f"The next generation of table {self._generation_of} cannot take its place: {why}. "
+            f"Another program may have filled it, or VACUUM has deleted files. Nothing was "
+            f"changed. Delete the folder {self.name}, and fill it again with `txn backfill`.",
+            number="TXN-304",
+        )
 
     # --- fence -------------------------------------------------------------------------------
 
     def fence(self) -> None:
         """Shut older leaders out, then delete files that they staged and never published."""
         self._fenced = True
+        if self._next is not None:
+            self._next.fence()
         if self._log.version < 0:
             return
         # Listed before the fence, deleted after it. The next leader fences the table before it
@@ -449,6 +601,8 @@ class TableCommitter(Committer):
 
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
+        if self._next is not None:
+            self._next.close()
         self._work_session = self._read_session = None
 
     # --- Spark -------------------------------------------------------------------------------

@@ -292,19 +292,28 @@ class Topology:
         return running
 
     def backfill(
-        self, spark: SparkSession, tables: Sequence[str], *, zookeeper: str = "embedded"
+        self,
+        spark: SparkSession,
+        tables: Sequence[str],
+        *,
+        from_rows: Sequence[str] = (),
+        zookeeper: str = "embedded",
     ) -> dict[str, int]:
         """Give tables the committed txids that they lack, beside a leader of the former program.
 
-        What the txids read is read anew for these tables alone. Ends when they hold the newest
-        committed txid; then run this program with the setting `backfilled_tables`.
+        What the txids read is read anew for these tables alone. A table that lacks nothing gets a
+        next generation, in the shape and with the transforms of this program, which no reader
+        sees. Ends when they hold the newest committed txid; then run this program with the setting
+        `backfilled_tables`, which lets the next generations take their tables' places.
 
         Args:
-            tables: the paths of tables that the leader's program does not know.
+            tables: their paths.
+            from_rows: those of them whose next generation begins with the table's own rows, as a
+                rebuild, and not with its history.
             zookeeper: as for `run`.
 
         Returns:
-            Table -> the newest txid that it holds, of those that lacked any.
+            Table -> the newest txid that it, or its next generation, holds.
 
         Raises:
             TopologyError: a path is no table of this topology, nothing is committed yet, or the
@@ -328,6 +337,7 @@ class Topology:
                     spark,
                     store,
                     tables,
+                    copied=from_rows,
                     epoch=status.epoch,
                     life=status.incarnation,
                     stragglers=self._stragglers,

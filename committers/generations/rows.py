@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from txn.errors import TableRefusedError
-from txn.interfaces import StagedFile
 from txn.spark.causes import in_one_line
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
@@ -18,15 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["Generation", "renamed_and_cast", "types_of"]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The files of a table's next generation, and all of its files until now."""
-
-    adds: tuple[StagedFile, ...]
-    removes: tuple[ActiveFile, ...]
+__all__ = ["renamed_and_cast", "types_of"]
 
 
 def types_of(spec: TableSpec) -> dict[str, DataType]:

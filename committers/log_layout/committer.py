@@ -12,19 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
-from committers.generations.rows import Generation
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
-from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from committers.state.changes import from_partials
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
-from txn.changes import Change
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
 
 if TYPE_CHECKING:
@@ -59,6 +56,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self.prepare_reads = layout.keeps_removed
+        self._compact_files, self._pace = compact_files, pace  # before `_begin`, which reads them
         super().__init__(
             path,
             semantics,
@@ -67,12 +65,12 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
             storage_options=storage_options,
             new_id=new_id,
         )
-        self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
-        self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
     def _begin(self) -> None:
         super()._begin()
         self._reader = LogReader(self._layout, self._storage, self._log, self._stored_schema)
+        self._compacted = CompactedRows(self._layout, self._storage, lambda: self._spark)
+        self._compactor = Compactor(self._storage, self._compact_files, self._pace, self._new_id)
         self._marks = RemovalMarks(
             self._layout, self._reader, self._log, self._area, self._table_schema
         )
@@ -85,16 +83,9 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         # In a compaction's folder: readers then know that each key is there once.
         return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
 
-    def _reshape(
-        self,
-        spec: TableSpec,
-        committed: int,
-        changes: Sequence[Change],
-        generation: Generation | None,
-    ) -> bool:
-        if generation is not None:
-            self._compactor.publishing(generation.adds)
-        return super()._reshape(spec, committed, changes, generation)
+    def _leave(self, adds: Sequence[StagedFile]) -> None:
+        super()._leave(adds)
+        self._compactor.publishing(adds)
 
     # --- changes -----------------------------------------------------------------------------
 

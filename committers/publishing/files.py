@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BUCKET",
     "ActiveFile",
+    "Generation",
     "active_files",
     "columns_without_null",
     "load_files",
@@ -54,6 +55,18 @@ class ActiveFile:
     def bucket(self) -> int:
         """The hash bucket; raises KeyError for a table without buckets."""
         return int(self.partition[BUCKET] or 0)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The files of a table's next generation, and all of its files until now."""
+
+    adds: tuple[StagedFile, ...]
+    removes: tuple[ActiveFile, ...]
+    begins: int
+    """The first txid of the values that the former generation lacks; 1: it has their history."""
+    is_filled: bool = False
+    """True if it was filled as a table of its own, beside the former one."""
 
 
 def active_files(adds: Iterable[StagedFile]) -> dict[str, ActiveFile]:

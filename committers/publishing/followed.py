@@ -338,7 +338,7 @@ class FollowedTable:
 
     # --- refusals ----------------------------------------------------------------------------
 
-    def _changes(self, spec: TableSpec, policy: ShapePolicy) -> tuple[Change, ...]:
+    def changes(self, spec: TableSpec, policy: ShapePolicy) -> tuple[Change, ...]:
         """The changes that the table needs to fit `spec`.
 
         Raises:
@@ -355,7 +355,7 @@ class FollowedTable:
 
     def _require(self, spec: TableSpec) -> None:
         """Refuse a table that does not fit `spec` any more."""
-        if changes := self._changes(spec, ShapePolicy()):
+        if changes := self.changes(spec, ShapePolicy()):
             raise TableRefusedError(
                 f"Table {self._name} differs from the program: {clauses(changes)}. It was changed "
                 "during the run. Undo that.",

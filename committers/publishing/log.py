@@ -40,7 +40,7 @@ from committers.publishing.append import (
     not_appended,
     require_staged,
 )
-from committers.publishing.files import ActiveFile
+from committers.publishing.files import ActiveFile, Generation
 from committers.publishing.followed import FollowedTable, exclusive
 from committers.publishing.reshaping import reshaped
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
@@ -124,7 +124,7 @@ class DeltaLog(FollowedTable):
                     "deletes files below this path. Stop it, or choose another path.",
                     number="TXN-308",
                 )
-        changes = self._changes(spec, policy)
+        changes = self.changes(spec, policy)
         self._spec = None if changes else spec
         return changes
 
@@ -135,29 +135,28 @@ class DeltaLog(FollowedTable):
         epoch: int,
         txid: int,
         changes: Sequence[Change],
-        generation: tuple[Sequence[StagedFile], Sequence[ActiveFile]] | None = None,
+        generation: Generation | None = None,
     ) -> Commit | None:
         """Append a version with the shape of `spec`; None if the table's files are others by now.
 
         Args:
             txid: the newest committed txid; later ones have the new shape.
             changes: what differs.
-            generation: the files with the same rows in the new shape, and all of the table's files;
-                None: the files stay.
+            generation: the files that replace all files of the table; None: they stay.
 
         Raises:
             StagedFileError: a file to be added is gone or has another size.
             FencedError: the table holds a newer epoch.
             CommitConflictError: the log could not be appended to.
         """
-        adds, removes = ((), ()) if generation is None else generation
+        adds, removes = ((), ()) if generation is None else (generation.adds, generation.removes)
         files = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
             self._follow_with(adds, epoch)
             if generation is not None and {f.path for f in removes} != self._files.keys():
                 return None
-            keeps_files = generation is None and bool(self._files)
-            shape = reshaped(self._definition, spec, self._name, txid + 1, keeps_files=keeps_files)
+            begins = generation.begins if generation else txid + 1 if self._files else 1
+            shape = reshaped(self._definition, spec, self._name, begins, generation)
             more: dict[str, Any] = {
                 "txid": txid,
                 "changes": [change.what for change in changes],

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from committers.publishing.append import stats_columns
+from committers.publishing.files import Generation
 from committers.publishing.spec import TableSpec
 from txn.changes.shape import FORMER, SINCE
 from txn.delta.definition import TableDefinition
+from txn.delta.folders import GENERATION
 from txn.delta.topology_table import CHANGED_FORMAT, stored_shape
 
 __all__ = ["reshaped"]
@@ -23,14 +25,14 @@ _OWN = ("txn.remove_where", FORMER, SINCE)
 
 
 def reshaped(
-    table: TableDefinition, spec: TableSpec, name: str, txid: int, *, keeps_files: bool
+    table: TableDefinition, spec: TableSpec, name: str, begins: int, generation: Generation | None
 ) -> dict[str, Any]:
     """Return the `metaData` action that gives a table the shape of `spec`.
 
     Args:
         name: the table's path, for errors.
-        txid: the first txid whose rows have the new columns.
-        keeps_files: False: every file of the table is replaced, or it has none.
+        begins: the first txid whose rows have the new columns; 1: all rows have them.
+        generation: replaces every file of the table; None: they stay.
     """
     stored = stored_shape(table, name, is_empty=False)
     before = stored.values if stored.is_state else (stored.columns or {})
@@ -38,12 +40,14 @@ def reshaped(
     former = {column: spec.former_name(column, before) for column in after}
     # Also the bookkeeping of other semantics.
     dropped = {*(stored.columns or ())} - {name for name, _ in spec.columns}
-    left = stored.former | dropped if keeps_files else frozenset()
+    left = stored.former | dropped if generation is None and begins > 1 else frozenset()
     since = {former_to_new(former).get(n, n): t for n, t in stored.since.items() if n in before}
-    since = {column: first for column, first in since.items() if column in after}
-    if keeps_files:
-        since |= {column: txid for column, old in former.items() if old not in before}
+    since = {column: first for column, first in since.items() if column in after and begins > 1}
+    if begins > 1:
+        since |= {column: begins for column, old in former.items() if old not in before}
     kept = {key: value for key, value in table.configuration.items() if key not in _OWN}
+    if generation is not None and generation.is_filled:
+        kept[GENERATION] = str(int(kept.get(GENERATION) or 0) + 1)
     optional = {FORMER: sorted(left), SINCE: since}
     configuration = {
         **kept,

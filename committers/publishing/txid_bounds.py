@@ -17,7 +17,7 @@ from txn.interfaces import StagedFile
 from txn.storage.asking import in_parallel
 from txn.storage.storage import Storage
 
-__all__ = ["with_bounds"]
+__all__ = ["measured", "with_bounds"]
 
 
 def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
@@ -30,13 +30,19 @@ def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, 
 
 
 def _with_footer_bounds(file: ActiveFile, storage: Storage) -> ActiveFile:
+    whole = measured(file, storage)
+    # Gone, or not Parquet: reading its rows will fail.
+    return file if whole is None else active_files([whole])[file.path]
+
+
+def measured(file: ActiveFile, storage: Storage) -> StagedFile | None:
+    """Return a file with all statistics, from its footer; None if it is gone, or no Parquet."""
     try:
         metadata = storage.footer(file.path, file.size)
     except pa.ArrowInvalid:
         metadata = None
     if metadata is None:
-        return file  # gone, or not Parquet: reading its rows will fail
-    whole = StagedFile(
+        return None
+    return StagedFile(
         file.path, file.size, metadata.num_rows, file.partition, delta_stats(metadata)
     )
-    return active_files([whole])[file.path]

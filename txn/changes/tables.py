@@ -31,6 +31,7 @@ def compare_tables(
     *,
     dropped: Collection[str] = (),
     rebuilt: bool = False,
+    refilled: bool = False,
 ) -> tuple[Change, ...]:
     """Return every difference between a table and the one that a program needs.
 
@@ -40,8 +41,12 @@ def compare_tables(
         program: the table that the program needs; columns are compared if both are known.
         dropped: the columns that the settings give up (`dropped_columns`).
         rebuilt: whether the settings allow to rebuild it (`rebuilt_tables`).
+        refilled: whether a next generation, filled beside it, takes the place of all its rows.
     """
     changes = _Comparison(table, stored, program, frozenset(dropped), rebuilt).changes()
+    if refilled and stored.is_state == program.is_state:
+        kept = Verdict.CHOICE
+        changes = [c if c.verdict is kept else replace(c, allowed=True) for c in changes]
     if stored.is_empty and stored.is_state == program.is_state:
         return tuple(replace(c, verdict=Verdict.FROM_NEXT, allowed=True) for c in changes)
     return tuple(c if c.allowed else replace(c, number=_NUMBER) for c in changes)

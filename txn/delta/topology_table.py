@@ -47,6 +47,8 @@ class ShapePolicy:
     """The columns of the table that may go away."""
     rebuilt: bool = False
     """Whether its rows may be written anew."""
+    refilled: bool = False
+    """Whether a next generation, filled beside it, takes the place of all its rows."""
 
     @classmethod
     def of(cls, table: str, dropped: Iterable[str], rebuilt: Iterable[str]) -> ShapePolicy:
@@ -103,6 +105,7 @@ def shape_changes(
         program,
         dropped=policy.dropped_columns,
         rebuilt=policy.rebuilt,
+        refilled=policy.refilled,
     )
 
 

@@ -28,6 +28,7 @@ def fill(
     store: ProgressStore,
     tables: Sequence[str],
     *,
+    copied: Sequence[str] = (),
     epoch: int,
     life: IncarnationRecord | None,
     stragglers: list[Straggler],
@@ -38,6 +39,7 @@ def fill(
 
     Args:
         tables: their paths.
+        copied: those whose next generation begins with the table's own rows.
         epoch: the newest leader's epoch.
         life: the present incarnation of the topology.
         stragglers: gets the threads left behind because they hang in the user's code.
@@ -47,7 +49,8 @@ def fill(
         TxnError: as `Start.fill`.
     """
     known = {identity(sink.name) for sink in definition.sinks}
-    unknown = next((table for table in tables if identity(table) not in known), None)
+    named = (*tables, *copied)
+    unknown = next((table for table in named if identity(table) not in known), None)
     if unknown is not None:
         names = ", ".join(sink.name for sink in definition.sinks)
         raise TopologyError(
@@ -72,4 +75,4 @@ def fill(
             stragglers=stragglers,
             broadcast=Broadcast(definition.name, time.time, ()),
         )
-        return start.fill(tables, epoch, life)
+        return start.fill(tables, copied, epoch, life)

@@ -1,11 +1,13 @@
 """Tables that lack committed txids and get them: new ones, and such as were left out for a while.
 
-The leader fills them before its first batch. `Topology.backfill` fills them beside a leader that
-runs the former program, and so does not know them.
+The next generation of a table is one of them, until it takes the table's place. The leader fills
+them before its first batch. `Topology.backfill` fills them beside a leader that runs the former
+program, and so does not know them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 from txn.config import TopologyConfig
@@ -15,10 +17,13 @@ from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
 from txn.engine.work.history import History, read_history
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import Publication, Semantics
+from txn.interfaces import NOTICES, Publication, Semantics
+from txn.interfaces.committer_capabilities import KeepsGenerations
 from txn.protocol.records import CommittedRecord
 from txn.protocol.recovery import Newest
 from txn.storage.locations import identity
+
+notices = logging.getLogger(NOTICES)
 
 __all__ = ["LateTables"]
 
@@ -30,6 +35,8 @@ class LateTables:
         named: the tables to fill (`backfilled_tables`).
         committed: the newest committed txid, and the tables that have it.
         newest: the newest publication of each table.
+        begin: also begin the next generation of a named table that lacks nothing.
+        copied: the tables whose next generation begins with the table's own rows.
 
     Raises:
         TopologyError: the rows of one depend on more than its sources.
@@ -42,6 +49,9 @@ class LateTables:
         named: Collection[str],
         committed: CommittedRecord,
         newest: Newest,
+        *,
+        begin: bool = False,
+        copied: Collection[str] = (),
     ) -> None:
         self._definition = definition
         self._read: tuple[int, History] | None = None
@@ -56,20 +66,43 @@ class LateTables:
             is_back = entry is not None and identity(sink.name) not in known
             return is_back and not _agrees(sink, entry, History(tuple(others)))
 
-        self.sinks: tuple[Sink, ...] = tuple(
-            s for s in definition.sinks if identity(s.name) in places and lacks(s)
-        )
-        self.first_txids: dict[str, int] = {}
-        """Table that does not exist yet -> the first txid that it gets."""
+        self.generations: dict[str, Sink] = {}
+        """Table -> its next generation."""
+        sinks: list[Sink] = []
+        for sink in definition.sinks:
+            if identity(sink.name) not in places:
+                continue
+            if lacks(sink):
+                sinks.append(sink)
+            elif identity(sink.name) in known and (one := _generation(sink, begin=begin)):
+                self.generations[sink.name] = one
+                newest = {**newest, one.name: one.committer.last_publication()}
+        self.sinks: tuple[Sink, ...] = (*sinks, *self.generations.values())
         self.held: dict[str, int] = {}
         """Table -> the newest txid that it holds as the others do."""
-        history = self._history(committed.txid) if self.sinks else History(())
+        self.first_txids: dict[str, int] = {}
+        """Table that does not exist yet -> the first txid that it gets."""
+        self._copies: list[tuple[KeepsGenerations, str, tuple[int, Publication]]] = []
+        """The tables whose rows are copied, their generations, and as of what."""
+        copying = {identity(table) for table in copied}
+        for table, sink in self.generations.items():
+            if identity(table) in copying and newest[sink.name] is None:
+                self._copy(table, sink, committed.txid)
+        self._require_history(newest, committed.txid)
+
+    def _require_history(self, newest: Newest, committed: int) -> None:
+        """Find what each table holds already, and refuse one that cannot get the rest."""
+        history = self._history(committed) if self.sinks else History(())
         for sink in self.sinks:
             require_refillable(sink)
+            if sink.name in self.held:
+                continue
             self.held[sink.name] = last = _held(sink, newest[sink.name], history)
             if last + 1 < history.first or not history.first:
-                may_lack = _accepts(definition.config, sink.name) and last == 0
-                require_history(sink.name, history, committed.txid, may_lack=may_lack)
+                if sink in self.generations.values():
+                    self._refuse_short(sink, history)
+                may_lack = _accepts(self._definition.config, sink.name) and last == 0
+                require_history(sink.name, history, committed, may_lack=may_lack)
             if newest[sink.name] is None:
                 self.first_txids[sink.name] = history.first
 
@@ -77,6 +110,46 @@ class LateTables:
     def names(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(sink.name for sink in self.sinks)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Table -> the newest txid that it, or its next generation, holds."""
+        names = {sink.name: table for table, sink in self.generations.items()}
+        return {names.get(name, name): txid for name, txid in self.held.items()}
+
+    def _copy(self, table: str, generation: Sink, committed: int) -> None:
+        """Let a generation begin with the rows that the table has as of a committed txid."""
+        keeper = next(s.committer for s in self._definition.sinks if s.name == table)
+        assert isinstance(keeper, KeepsGenerations)
+        newest = keeper.newest_before(committed)
+        if newest is not None:
+            self._copies.append((keeper, generation.name, newest))
+            self.held[generation.name] = last = newest[1].last_txid
+            self.first_txids[generation.name] = last + 1
+
+    def copy_rows(self) -> None:
+        """Fill the generations that begin with rows of their tables; both are open.
+
+        Raises:
+            TableRefusedError: the rows do not fit.
+        """
+        for keeper, generation, (version, publication) in self._copies:
+            table = next(t for t, sink in self.generations.items() if sink.name == generation)
+            notices.warning(
+                "Table %s: its rows as of txid %s are written anew.", table, publication.last_txid
+            )
+            keeper.fill_generation(version, publication)
+
+    def _refuse_short(self, generation: Sink, history: History) -> None:
+        """Refuse a generation whose history is not whole: the table has rows of all txids."""
+        table = next(t for t, sink in self.generations.items() if sink is generation)
+        raise RecoveryRefusedError(
+            f"Table '{table}' cannot be filled anew from its sources: what txids 1 to "
+            f"{history.first - 1} read was cleaned out of the logs of all tables. Nothing was "
+            f"changed. Let it begin with its own rows: txn backfill --table {table} "
+            f"--from {table}. Values that are new then begin now.",
+            number="TXN-809",
+        )
 
     def without(self, newest: Newest) -> Newest:
         """Return the newest publications of all other tables."""
@@ -105,6 +178,15 @@ class LateTables:
         history = read_history(donors, committed, self._definition.renamed)
         self._read = committed, history
         return history
+
+
+def _generation(sink: Sink, *, begin: bool) -> Sink | None:
+    """Return a table's next generation as a table of its own; None if there is none."""
+    keeper = sink.committer
+    if not isinstance(keeper, KeepsGenerations):
+        return None
+    committer = keeper.generation(begin=begin)
+    return None if committer is None else Sink(sink.parent, committer)
 
 
 def _agrees(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> bool:

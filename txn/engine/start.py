@@ -110,8 +110,16 @@ class Start:
 
     # --- beside a leader ---------------------------------------------------------------------
 
-    def fill(self, tables: Sequence[str], epoch: int, life: IncarnationRecord) -> dict[str, int]:
-        """Fill tables that the leader's program does not know; return the last txid of each.
+    def fill(
+        self, tables: Sequence[str], copied: Sequence[str], epoch: int, life: IncarnationRecord
+    ) -> dict[str, int]:
+        """Fill tables that the leader's program does not know, and next generations of others.
+
+        Args:
+            copied: the tables whose next generation begins with the table's own rows.
+
+        Returns:
+            Table -> the newest txid that it, or its next generation, holds.
 
         Raises:
             TxnError: the refusal; what the tables have got by then stays.
@@ -121,19 +129,20 @@ class Start:
         equipment = self._equipment(lambda *_: None)
         self.resources.callback(self._close, equipment)
         newest = self._attach_tables(equipment, self._context(epoch, life, progress))
-        late = LateTables(self.definition, tables, progress.committed, newest)
+        late = LateTables(
+            self.definition, tables, progress.committed, newest, begin=True, copied=copied
+        )
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
         equipment.tables.advance(progress.committed.txid, progress.committed.tables)
-        equipment.change_shapes(late.held)
+        equipment.change_shapes(late.held, late.sinks)
+        late.copy_rows()
         leader = Leader(epoch, lambda: None, self.monotonic)
-        last = dict.fromkeys(late.names, 0)
-        while any(txid < progress.committed.txid for txid in last.values()):
+        while any(txid < progress.committed.txid for txid in late.held.values()):
             late.fill(equipment, progress.committed.txid, leader)
-            last = dict.fromkeys(last, progress.committed.txid)
             progress = self.store.peek()
-        return last
+        return late.tables
 
     # --- a leader ----------------------------------------------------------------------------
 
@@ -158,9 +167,10 @@ class Start:
         progress, misfit, late = self._check_durable(equipment, epoch, tried)
         recovered, publications = self._recover(equipment, epoch, progress, misfit, late)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
-        equipment.change_shapes(late.held)
+        equipment.change_shapes(late.held, late.sinks)
         leader = Leader(epoch, self.store.assert_leading, self.monotonic)
         late.fill(equipment, recovered.committed.txid, leader)
+        equipment.change_shapes({}, equipment.tables.all)
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered, equipment.tables.ids())
         committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
@@ -195,6 +205,8 @@ class Start:
         progress = progress.model_copy(update={"committed": committed, "program": program})
         require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
+        generations = tuple(late.generations.values())
+        self._call_in_time(lambda: equipment.open_tables(generations), _TRYING)
         return progress, misfit, late
 
     def _context(self, epoch: int, life: IncarnationRecord, progress: Progress) -> CommitterContext:

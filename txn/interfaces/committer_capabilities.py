@@ -23,6 +23,7 @@ __all__ = [
     "DescribesState",
     "IdentifiesTable",
     "KeepsBytes",
+    "KeepsGenerations",
     "KeepsOwnLog",
     "MaintainsTable",
     "ReadsAsOf",
@@ -68,6 +69,31 @@ class ChangesShape(Protocol):
 
         Raises:
             TableRefusedError: the rows do not fit the new shape.
+        """
+
+
+@runtime_checkable
+class KeepsGenerations(Protocol):
+    """Lets a table's next generation be filled beside the running topology.
+
+    Once `open` has accepted it, `change_shape` lets it take the table's place.
+    """
+
+    def generation(self, *, begin: bool) -> Committer | None:
+        """Return the committer of the next generation, attached; None if there is none.
+
+        Args:
+            begin: also if there is none yet.
+        """
+
+    def newest_before(self, committed: int) -> tuple[int, Publication] | None:
+        """(version, publication) of the table's newest txid up to `committed`."""
+
+    def fill_generation(self, version: int, publication: Publication) -> None:
+        """Write the rows as of a version into the next generation, which has none yet.
+
+        Raises:
+            TableRefusedError: they do not fit its shape.
         """
 
 

@@ -17,7 +17,6 @@ from txn.cli.options import (
 )
 from txn.errors import UserError
 from txn.operations.loading import load_topology
-from txn.storage.locations import identity
 
 __all__ = ["backfill"]
 
@@ -31,6 +30,13 @@ __all__ = ["backfill"]
     metavar="TABLE",
     help="A table to fill; repeatable. [default: the setting backfilled_tables]",
 )
+@click.option(
+    "--from",
+    "from_rows",
+    multiple=True,
+    metavar="TABLE",
+    help="Of these, a table whose own rows are written anew, instead of its history; repeatable.",
+)
 @zookeeper_option
 @session_options
 @settings_option
@@ -38,20 +44,23 @@ __all__ = ["backfill"]
 def backfill(
     target: str,
     tables: tuple[str, ...],
+    from_rows: tuple[str, ...],
     zookeeper: str,
     master: str | None,
     conf: Mapping[str, str],
     settings: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Give new tables the committed txids, read anew, beside the running topology.
+    """Fill new tables, and next generations of others, beside the running topology.
 
-    The running program does not know these tables. When this command ends, stop it and start the
-    new one with the setting backfilled_tables: it reads the few txids since, and goes on. A command
-    that was killed goes on where it was.
+    A new table gets the committed txids, read anew. So does the next generation of a table that the
+    running program has, in the shape of this program; or it gets the table's own rows, with --from.
+    No reader sees it yet. When this command ends, stop the running program and start this one with
+    the setting backfilled_tables: it reads the few txids since, lets next generations take their
+    tables' places, and goes on. A command that was killed goes on where it was.
     """
     topology = load_topology(target, settings)
-    chosen = tables or topology.settings.backfilled_tables
+    chosen = tables or from_rows or topology.settings.backfilled_tables
     if not chosen:
         raise UserError(
             f"No table to fill: name one with --table, or in the setting backfilled_tables of "
@@ -59,15 +68,11 @@ def backfill(
             number="TXN-119",
         )
     with session_for(topology, master, conf) as spark:
-        filled = topology.backfill(spark, chosen, zookeeper=zookeeper)
+        filled = topology.backfill(spark, chosen, from_rows=from_rows, zookeeper=zookeeper)
     if as_json:
         print_json({"topology": topology.name, "tables": filled})
         return
     for table, txid in filled.items():
-        click.echo(f"Table {table} holds every txid up to {txid}.")
-    full = {identity(table) for table in filled}
-    for table in chosen:
-        if identity(table) not in full:
-            click.echo(f"Table {table} lacked nothing.")
+        click.echo(f"Table {table} is filled up to txid {txid}.")
     names = ",".join(chosen)
     click.echo(f"Start the new program with --set backfilled_tables={names}.")

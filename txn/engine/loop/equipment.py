@@ -146,10 +146,10 @@ class Equipment:
         self.jobs.enter_thread()
         self._stager.check_and_open(self._emissions.nothing(), sinks)
 
-    def change_shapes(self, held: Mapping[str, int]) -> None:
-        """Give the tables the shape of the program, before the first batch."""
+    def change_shapes(self, held: Mapping[str, int], sinks: Sequence[Sink]) -> None:
+        """Give tables the shape of the program, before the first batch."""
         self.jobs.enter_thread()
-        self.tables.change_shapes(held)
+        self.tables.change_shapes(held, sinks)
 
     def close(self) -> None:
         """Close committers and spouts, each even if others raise."""

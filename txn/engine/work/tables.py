@@ -119,8 +119,8 @@ class Tables:
                     self._change_shapes([sink], {})
                 self._opened.add(sink.name)
 
-    def change_shapes(self, held: Mapping[str, int]) -> None:
-        """Give every open table the shape of the program, and from now on each as it is opened.
+    def change_shapes(self, held: Mapping[str, int], sinks: Sequence[Sink]) -> None:
+        """Give these tables the shape of the program; after all, each as it is opened, too.
 
         All are staged before the first one changes, so readers see them change together. Nothing
         of a later txid than the committed one may have been published yet.
@@ -129,8 +129,8 @@ class Tables:
             held: tables that lack committed txids -> the newest one that they hold.
         """
         with self._opening:
-            self._change_shapes(self.all, held)
-            self._changing = True
+            self._change_shapes(sinks, held)
+            self._changing = self._changing or sinks is self.all
 
     def _change_shapes(self, sinks: Sequence[Sink], held: Mapping[str, int]) -> None:
         txid = self.committed.txid

@@ -1,0 +1,247 @@
+"""A table's next generation is filled beside the running topology, and takes its place at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from committers.aggregates import Count, Max, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.delta import DeltaSpout
+from tests.faults.partitioned_run import SCHEMA, Literals
+from tests.faults.support import Points, observing, rows_of
+from tests.faults.test_backfill import CrashedError
+from tests.faults.test_recover import records
+from txn import Topology, TopologyConfig, TransactionAttempt
+from txn.errors import RecoveryRefusedError, TableRefusedError
+from txn.interfaces import SpoutKind
+from txn.spark.lazy import sf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+ALL = ("rows", "totals", "partials")
+
+
+class World:
+    """A topology with a table of each kind, and the program that changes all of them."""
+
+    def __init__(self, spark: SparkSession, hosts: str, folder: Path, kind: SpoutKind) -> None:
+        self.spark = spark
+        self.hosts = f"{hosts}/{folder.parent.name}"
+        self.folder = folder
+        self.kind = kind
+
+    def topology(
+        self,
+        counts: Mapping[str, int],
+        *,
+        changed: bool = False,
+        history: bool = True,
+        renames: bool = True,
+        **config: Any,
+    ) -> Topology:
+        """The topology over the first so many records of each partition.
+
+        Args:
+            changed: a new value, a renamed key, more buckets, and another transform.
+            history: False: only what the tables' own rows allow.
+            renames: False: without the renamed key.
+        """
+        data = {name: records(name, count) for name, count in counts.items()}
+        spout = Literals(data, SCHEMA, take_per_partition=1, kind=self.kind)
+        for name in ("backfilled_tables", "rebuilt_tables"):
+            config[name] = tuple(str(self.folder / table) for table in config.get(name, ()))
+        topology = Topology("shop", TopologyConfig(max_group_commit=2, **config))
+        stream = topology.stream("s", spout)
+        semantics = self.kind.value
+        key = "key" if changed and renames else "k"
+        were = {"key": "k"} if key == "key" else None
+        rows = stream.transform(_doubled) if changed and history else stream
+        if key == "key":
+            rows = rows.transform(lambda frame: frame.withColumnRenamed("k", "key"))
+        extra = {"most": Max("v")} if changed else {}
+        append = AppendTable(self.folder / "rows", semantics, columns_were=were)
+        rows.partition_persist(append)
+        for table, layout in (("totals", "upsert"), ("partials", "log")):
+            buckets = 7 if changed else 4
+            state = StateTable(self.folder / table, semantics, layout, buckets, columns_were=were)
+            rows.group_by(key).persistent_aggregate(state, n=Count(), total=Sum("v"), **extra)
+        return topology
+
+    def run(self, counts: Mapping[str, int], **program: Any) -> int:
+        """Run until so many records of each partition are read; the newest txid."""
+        topology = self.topology(counts, **program)
+        report = topology.run(self.spark, zookeeper=self.hosts, until="caught_up")
+        return report.committed_txid
+
+    def fill(
+        self, counts: Mapping[str, int], *, rows: bool = False, **program: Any
+    ) -> dict[str, int]:
+        """Fill the next generation of every table."""
+        paths = [str(self.folder / table) for table in ALL]
+        topology = self.topology(counts, changed=True, history=not rows, **program)
+        from_rows = paths if rows else ()
+        return topology.backfill(self.spark, paths, from_rows=from_rows, zookeeper=self.hosts)
+
+    def table(self, table: str, txid: int | None = None) -> list[tuple[Any, ...]]:
+        """Keys and values as readers see them, as of a txid."""
+        state = StateTable(self.folder / table).read(self.spark, txid)
+        return sorted(tuple(row) for row in state.collect())
+
+    def expected(self, counts: Mapping[str, int], factor: int = 1) -> list[tuple[Any, ...]]:
+        """What plain Python makes of all records: key, number, total, greatest value."""
+        values: dict[str, list[int]] = {}
+        for name, count in counts.items():
+            for _, _, key, value in records(name, count):
+                values.setdefault(key, []).append(factor * value)
+        return sorted((k, len(v), sum(v), max(v)) for k, v in values.items())
+
+
+def _doubled(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("v", sf.col("v") * 2)
+
+
+@pytest.fixture(params=[SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE], ids=lambda kind: kind.value)
+def world(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+) -> World:
+    """A new topology, for each kind of spout and table."""
+    return World(spark, zookeeper.hosts, warehouse, request.param)
+
+
+def _dying(points: str, first: int) -> tuple[Callable[[TransactionAttempt], None], str]:
+    def die(attempt: TransactionAttempt) -> None:
+        if attempt.txid >= first:
+            raise CrashedError(points)
+
+    return die, points
+
+
+def test_a_next_generation_takes_a_tables_place_at_one_txid(world: World) -> None:
+    """A next generation that was filled beside the running topology takes the table's place
+    between two txids, with the history of new values and transforms, wherever the process dies.
+    """
+    before = world.run({"p1": 4, "p2": 2})
+    former = {table: world.table(table) for table in ("totals", "partials")}
+    die, point = _dying("backfilled", 3)
+    with observing(Points(**{point: die})), pytest.raises(CrashedError):
+        world.fill({"p1": 4, "p2": 2})
+    filled = world.fill({"p1": 4, "p2": 2})
+    assert set(filled.values()) == {before}
+    middle = world.run({"p1": 6, "p2": 3})  # the former program goes on, and sees none of it
+    assert [row[:3] for row in world.expected({"p1": 6, "p2": 3})] == world.table("totals")
+    counts = {"p1": 7, "p2": 3}
+    for point in ("backfilled", "shape_staged", "shape_changed", "shape_changed"):
+        die, _ = _dying(point, middle)
+        with observing(Points(**{point: die})), pytest.raises(CrashedError):
+            world.run(counts, changed=True, backfilled_tables=ALL)
+    world.run(counts, changed=True, backfilled_tables=ALL)
+    for table in ("totals", "partials"):
+        assert world.table(table) == world.expected(counts, factor=2)
+        assert world.table(table, before) == former[table]
+        assert not [*(world.folder / table).glob("generation-*/_delta_log/*")]
+    new = [(*row[:3], 2 * row[3]) for name in counts for row in records(name, counts[name])]
+    assert [row[:4] for row in rows_of(world.folder / "rows", "p", "i", "key", "v")] == sorted(new)
+    world.run({"p1": 8, "p2": 3}, changed=True, backfilled_tables=ALL)  # the setting may stay
+    assert world.table("totals") == world.expected({"p1": 8, "p2": 3}, factor=2)
+
+
+def test_a_rebuild_beside_the_running_topology_keeps_every_row(world: World) -> None:
+    """A next generation may begin with the table's own rows, which needs no history: the rows of
+    later txids are read anew, and a new value begins behind the copied ones.
+    """
+    middle = world.run({"p1": 4, "p2": 2})
+    world.fill({"p1": 4, "p2": 2}, rows=True)
+    world.run({"p1": 5, "p2": 3})
+    world.fill({"p1": 5, "p2": 3}, rows=True)  # it goes on behind its newest txid
+    counts = {"p1": 7, "p2": 3}
+    world.run(counts, changed=True, history=False, backfilled_tables=ALL)
+    for table in ("totals", "partials"):
+        assert [row[:3] for row in world.table(table)] == [
+            row[:3] for row in world.expected(counts)
+        ]
+        properties = DeltaTable(str(world.folder / table)).metadata().configuration
+        assert properties["txn.since"] == f'{{"most": {middle + 1}}}'
+    new = [row for name in counts for row in records(name, counts[name])]
+    assert [row[:4] for row in rows_of(world.folder / "rows", "p", "i", "key", "v")] == sorted(new)
+
+
+def test_a_generation_of_another_program_is_refused(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A next generation that another program has filled, or that lacks a file, is refused by name;
+    the way out of the message works.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    counts = {"p1": 3}
+    world.run(counts)
+    world.fill(counts, rows=True)
+    with pytest.raises(TableRefusedError, match="generation-1, and fill it again"):
+        world.run(counts, backfilled_tables=("totals",))
+    world.run({"p1": 4})  # not named, so left alone
+    folder = warehouse / "totals" / "generation-1"
+    next(folder.glob("data/**/*.parquet")).unlink()
+    with pytest.raises(TableRefusedError, match=r"its file data/\S+ is gone"):
+        world.run({"p1": 4}, changed=True, history=False, backfilled_tables=ALL)
+    shutil.rmtree(folder)
+    world.fill({"p1": 4}, rows=True)
+    world.run({"p1": 4}, changed=True, history=False, backfilled_tables=ALL)
+    assert [row[:3] for row in world.table("totals")] == [
+        row[:3] for row in world.expected({"p1": 4})
+    ]
+
+
+def test_a_history_that_is_gone_leaves_the_tables_own_rows(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Where the logs have lost what the first txids read, the refusal names the other way."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    world.run({"p1": 4})
+    for name in ALL:
+        table = DeltaTable(str(warehouse / name))
+        table.create_checkpoint()
+        for file in (warehouse / name / "_delta_log").glob("[0-9]*.json"):
+            if int(file.stem) < table.version():
+                file.unlink()
+    with pytest.raises(RecoveryRefusedError, match="--from"):
+        world.fill({"p1": 4})
+    world.fill({"p1": 4}, rows=True)
+    world.run({"p1": 5}, changed=True, history=False, backfilled_tables=ALL)
+    assert [row[:3] for row in world.table("totals")] == [
+        row[:3] for row in world.expected({"p1": 5})
+    ]
+
+
+def test_a_generation_is_no_rows_for_a_reader_of_the_table(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A `DeltaSpout` behind a table whose generation changes goes on without a row twice."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    hosts = f"{world.hosts}-behind"
+
+    def follow() -> None:
+        behind = Topology("behind")
+        spout = DeltaSpout(warehouse / "rows", new_columns="ignore")
+        behind.stream("r", spout).transform(lambda rows: rows.select("p", "i")).partition_persist(
+            AppendTable(warehouse / "copies", "transactional")
+        )
+        behind.run(spark, zookeeper=hosts, until="caught_up")
+
+    world.run({"p1": 3})
+    follow()
+    world.fill({"p1": 3}, renames=False)
+    world.run({"p1": 5}, changed=True, renames=False, backfilled_tables=ALL)
+    follow()
+    assert rows_of(warehouse / "copies", "p", "i") == [("p1", i) for i in range(5)]
