@@ -7,7 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
@@ -375,11 +375,12 @@ class TableCommitter(Committer):
         self._storage.delete_files(path for path in paths if path not in kept)
         return "its next generation has taken its place"
 
-    def _refuse_generation(self, why: str) -> None:
+    def _refuse_generation(self, why: str) -> NoReturn:
         raise TableRefusedError(
-            f"The next generation of table {self._generation_of} cannot take its place: {why}. "
-            f"Another program may have filled it, or VACUUM has deleted files. Nothing was "
-            f"changed. Delete the folder {self.name}, and fill it again with `txn backfill`.",
+            f"The next generation of table {self._generation_of} cannot take its place: "
+            f"{why.rstrip('.')}. Another program may have filled it, or VACUUM has deleted files. "
+            f"Nothing was changed. Delete the folder {self.name}, and fill it again with "
+            "`txn backfill`.",
             number="TXN-304",
         )
 
@@ -515,7 +516,12 @@ class TableCommitter(Committer):
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
         """Call `read` over the table's files; repeat it if they were rewritten meanwhile."""
-        return up_to_date(read, self._log, self._storage)
+        try:
+            return up_to_date(read, self._log, self._storage)
+        except TableChangedError as error:
+            if self._generation_of:
+                self._refuse_generation(str(error))
+            raise
 
     def _stored_rows(
         self, rows: DataFrame, paths: Sequence[str], of_keys: KeysReader | None = None

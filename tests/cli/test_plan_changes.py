@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +37,9 @@ OTHER = WITHOUT_S.replace('StateTable("totals")', 'StateTable("totals", buckets=
 MORE = PROGRAM.replace("n=Count()", "n=Count(), again=Count()")
 REBUILD = (
     "To write the table's rows anew in the other shape, set "
-    "TopologyConfig(rebuilt_tables=('totals',)), or --set rebuilt_tables=totals; or restore the "
-    "former definition."
+    "TopologyConfig(rebuilt_tables=('totals',)), or --set rebuilt_tables=totals. To do so beside "
+    "the running topology, set backfilled_tables after `txn backfill FILE.py:TOPOLOGY --table "
+    "totals --from totals`. Or restore the former definition."
 )
 DROP = (
     "A program that does not know 's' would end it: run the program that does. To give it up, set "
@@ -141,6 +143,35 @@ def test_what_the_settings_allow_is_shown_with_its_txid(world: World) -> None:
         "needs a rebuild (allowed)",
         "needs a choice (allowed)",
     ]
+
+
+def test_a_next_generation_is_planned(world: World) -> None:
+    """What takes the table's place is told with its newest txid, and refused if it does not fit."""
+    more = MORE.replace('StateTable("totals")', 'StateTable("totals", buckets=2)')
+    java = ("--zookeeper", world.zookeeper, "--master", "local[1]")
+    options = ("--zookeeper", world.zookeeper, "--set", "backfilled_tables=totals")
+    filled = world.txn("backfill", more, "--from", "totals", *java, java=True)
+    assert "Table totals is filled up to txid 1." in filled.stdout, filled.stderr
+    assert world.changes(more, *options) == (
+        0,
+        [
+            "changes (txid 1 is committed)",
+            "  totals  needs a rebuild (2)     its buckets change from 4 to 2",
+            "  totals  from the next txid (2)  value 'again' is new",
+            (
+                "  totals  from the next txid (2)  its next generation, which is filled up to txid "
+                "1, takes its place"
+            ),
+        ],
+    )
+    folder = world.folder / "totals" / "generation-1"
+    code, lines = world.changes(PROGRAM, *options)
+    assert (code, lines[1].split("  ")[2]) == (1, "refused")
+    assert "filled by another program: its buckets change from 2 to 4; value 'again'" in lines[1]
+    assert (
+        lines[2].strip().startswith(f"Delete the folder {folder}, ".replace(f"{world.folder}/", ""))
+    )
+    shutil.rmtree(folder)
 
 
 def test_columns_are_compared_with_spark(world: World) -> None:

@@ -111,9 +111,14 @@ class _Comparison:
         way_out = (
             "To write the table's rows anew in the other shape, set "
             f"TopologyConfig(rebuilt_tables=({self._table!r},)), or --set "
-            f"rebuilt_tables={self._table}; or restore the former definition."
+            f"rebuilt_tables={self._table}. To do so beside the running topology, set "
+            f"backfilled_tables after `{self._backfill()} --from {self._table}`. Or restore the "
+            "former definition."
         )
         return Change(self._table, what, Verdict.REBUILD, way_out, allowed=self._rebuilt)
+
+    def _backfill(self) -> str:
+        return f"txn backfill FILE.py:TOPOLOGY --table {self._table}"
 
     def _drop(self, name: str, noun: str) -> Change:
         entry = f"{self._table}:{name}"
@@ -175,7 +180,8 @@ class _Comparison:
             if name not in stored:
                 yield self._refuse(
                     f"key '{key}' is new, and the table's rows do not have it",
-                    "Count by other keys in a table of its own path.",
+                    "Count by other keys in a table of its own path, or set backfilled_tables "
+                    f"after `{self._backfill()}`, which reads the table's history anew.",
                 )
             elif name != key:
                 yield self._rebuild(f"key '{name}' is renamed to '{key}'")
@@ -201,7 +207,9 @@ class _Comparison:
             elif stored[former] != text:
                 yield self._refuse(
                     f"value '{name}' is {stored[former]} in the table and {text} in the program",
-                    f"Give {text} another name: it then begins with the next txid.",
+                    f"Give {text} another name: it then begins with the next txid. Or set "
+                    f"backfilled_tables after `{self._backfill()}`, which reads the table's "
+                    "history anew.",
                 )
             elif former != name:
                 yield self._rebuild(f"value '{former}' is renamed to '{name}'")

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import NewValues, Sink, StateQuery
@@ -123,13 +124,21 @@ class Backfill:
             "Table %s gets its history: txids %s to %s.", self._sink.name, first, committed
         )
         groups = most if self._sink.committer.groups else 1
-        told = self._leader.monotonic()
+        begun = told = self._leader.monotonic()
         for step in history.steps(after, groups):
             self._publish(step)
-            if self._leader.monotonic() - told > _NOTICE_SECS:
-                told = self._leader.monotonic()
-                at = step.members[-1].txid
-                notices.warning("Table %s has txid %s of %s.", self._sink.name, at, committed)
+            now, at = self._leader.monotonic(), step.members[-1].txid
+            if now - told > _NOTICE_SECS:
+                told = now
+                rate = (at - first + 1) / (now - begun)
+                notices.warning(
+                    "Table %s has txid %s of %s: %.1f txids a second, about %s left.",
+                    self._sink.name,
+                    at,
+                    committed,
+                    rate,
+                    timedelta(seconds=round((committed - at) / rate)),
+                )
 
     def _publish(self, step: Step) -> None:
         committer = self._sink.committer

@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txn.changes import Change, TableShape, Verdict
+from txn.changes import Change, TableShape, Verdict, clauses
 from txn.dataflow.definition import Definition
 from txn.errors import TableRefusedError, TxnError
 from txn.interfaces import Committer, Publication, Semantics
 from txn.interfaces.committer_capabilities import ChangesShape, KeepsOwnLog
 from txn.storage.asking import in_parallel
+from txn.storage.locations import identity
 from txn.text import first_line
 
 if TYPE_CHECKING:
     from txn.delta.commits import Commit
     from txn.delta.definition import TableDefinition
     from txn.delta.delta_rs import DeltaTable
+    from txn.storage.storage import Storage
 
 __all__ = ["Columns", "RebuildCost", "TableComparison", "compare_tables", "refuse_tables"]
 
@@ -143,6 +145,7 @@ class _DeltaTable:
 
         self._name = committer.name
         self._topology, self._config = definition.name, definition.config
+        self._options = committer.storage_options
         storage = Storage(committer.name, committer.storage_options)
         self._table = load_own(storage) if is_there(storage) else None
         self._log = TableLog(storage, self._table)
@@ -190,11 +193,15 @@ class _DeltaTable:
 
         name, definition = self._name, TableDefinition.of(table)
         policy = ShapePolicy.of(name, self._config.dropped_columns, self._config.rebuilt_tables)
+        generation = self._generation(definition)
+        policy = replace(policy, refilled=generation is not None)
         cost = RebuildCost.of(table)
         try:
             refuse_unusable(definition, name, self._topology, shape.kind, shape.semantics)
             shape = _with_columns(shape, definition, columns)
             changes = shape_changes(definition, name, shape, policy, is_empty=not cost.bytes)
+            if generation is not None:
+                changes = (*changes, _replacing(generation, name, shape))
         except TableRefusedError as error:
             return replace(comparison, newest=None, refusal=with_culprit(error, self._culprit))
         rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
@@ -202,7 +209,7 @@ class _DeltaTable:
         comparison = replace(
             comparison,
             changes=self._blamed(changes),
-            cost=cost if rebuilds else None,
+            cost=cost if rebuilds and generation is None else None,
             takes_back=not rebuilds and stored == shape.semantics == Semantics.OPAQUE,
         )
         try:
@@ -210,6 +217,18 @@ class _DeltaTable:
         except TableRefusedError as error:
             return replace(comparison, refusal=error)
         return comparison
+
+    def _generation(self, definition: TableDefinition) -> Storage | None:
+        """The place of the table's next generation, if it is to take the table's place."""
+        from txn.delta.folders import generation_folder
+        from txn.delta.loading import is_there
+        from txn.storage.storage import Storage
+
+        if identity(self._name) not in map(identity, self._config.backfilled_tables):
+            return None
+        folder = generation_folder(definition.configuration)
+        storage = Storage(f"{self._name.rstrip('/')}/{folder}", self._options)
+        return storage if is_there(storage) else None
 
     def _blamed(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
         """Return the changes; refused if another writer may have made them."""
@@ -227,6 +246,25 @@ class _DeltaTable:
             )
             for change in changes
         )
+
+
+def _replacing(generation: Storage, table: str, shape: TableShape) -> Change:
+    """Return the change in which a table's next generation takes its place, or its refusal."""
+    from txn.delta.definition import TableDefinition
+    from txn.delta.loading import load_own
+    from txn.delta.log import TableLog
+    from txn.delta.topology_table import ShapePolicy, shape_changes
+
+    loaded = load_own(generation)
+    place, definition = generation.location, TableDefinition.of(loaded)
+    if changes := shape_changes(definition, place, shape, ShapePolicy(), is_empty=False):
+        what = f"its next generation was filled by another program: {clauses(changes)}"
+        way_out = f"Delete the folder {place}, and fill it again with `txn backfill`."
+        return Change(table, what, Verdict.REFUSED, way_out, allowed=False, number="TXN-304")
+    newest = next(TableLog(generation, loaded).publications(), None)
+    txid = 0 if newest is None else newest.publication.last_txid
+    what = f"its next generation, which is filled up to txid {txid}, takes its place"
+    return Change(table, what, Verdict.FROM_NEXT)
 
 
 def _with_columns(shape: TableShape, table: TableDefinition, columns: Columns | None) -> TableShape:
