@@ -1,16 +1,17 @@
-"""A shop's program changes while its totals live: no order is lost or counted twice.
+"""A shop's program changes while it runs: no order is lost or counted twice.
 
     $ python examples/changing_shop.py
     +--------+-----+-------+
     |customer|spent|largest|
     +--------+-----+-------+
     |    anna|   20|     15|
-    |    bert|    4|   NULL|
-    |    carl|    3|   NULL|
+    |    bert|    4|      4|
+    |    carl|    3|      3|
     +--------+-----+-------+
 
-On the second day a total and a column are new, the stream has another name, the totals have twice
-the buckets, and a new table gets its history. `txn plan` tells it before it happens.
+On the second day a total with its history and a column are new, the stream has another name, the
+totals have twice the buckets, and there is a new table with its history. Both are filled while the
+first day's program runs. `txn plan` tells all of it before it happens.
 """
 
 from committers.aggregates import Count, Max, Sum
@@ -35,7 +36,7 @@ def first() -> Topology:
 
 
 def second() -> Topology:
-    changes = TopologyConfig(rebuilt_tables=(TOTALS,), backfilled_tables=(PRODUCTS,))
+    changes = TopologyConfig(backfilled_tables=(TOTALS, PRODUCTS))
     topology = Topology("changing-shop", changes)
     spout = MemoryTransactionalSpout(DAYS, COLUMNS)
     orders = topology.stream("sales", spout, was="orders")
@@ -50,6 +51,9 @@ def second() -> Topology:
 
 if __name__ == "__main__":
     spark = delta_session("changing-shop")
-    for program in (first(), second()):
-        program.run(spark, until="caught_up")
+    first().run(spark, until="caught_up")
+    running = first().start(spark)
+    second().backfill(spark, [TOTALS, PRODUCTS])
+    running.stop()
+    second().run(spark, until="caught_up")
     StateTable(TOTALS).read(spark).orderBy("customer").show()

@@ -117,6 +117,10 @@ class LateTables:
         names = {sink.name: table for table, sink in self.generations.items()}
         return {names.get(name, name): txid for name, txid in self.held.items()}
 
+    def lacking(self, committed: int) -> int:
+        """Return how many txids the table behind all others lacks."""
+        return committed - min(self.held.values(), default=committed)
+
     def _copy(self, table: str, generation: Sink, committed: int) -> None:
         """Let a generation begin with the rows that the table has as of a committed txid."""
         keeper = next(s.committer for s in self._definition.sinks if s.name == table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -139,9 +140,13 @@ class Start:
         equipment.change_shapes(late.held, late.sinks)
         late.copy_rows()
         leader = Leader(epoch, lambda: None, self.monotonic)
-        while any(txid < progress.committed.txid for txid in late.held.values()):
+        # Each round fills what was committed during the last one. If that does not become less, the
+        # leader is as fast, and the start of the program fills the rest.
+        lacking, before = late.lacking(progress.committed.txid), math.inf
+        while lacking and lacking < before / 2:
             late.fill(equipment, progress.committed.txid, leader)
             progress = self.store.peek()
+            lacking, before = late.lacking(progress.committed.txid), lacking
         return late.tables
 
     # --- a leader ----------------------------------------------------------------------------
