@@ -182,6 +182,7 @@ def test_recover_does_not_bring_back_what_was_replayed(program: Path, hosts: str
                     topology="orders",
                     spouts=positions,
                     read={"orders": {"at": of}},
+                    replay_of=of,
                 )
     result = invoke("recover", "program.py:topology", "--zookeeper", hosts, "--yes")
     assert result.exit_code == 0, result.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from kazoo.client import KazooClient
 from tests.zookeeper.progress_store import CONFIG, LARGE, bare_client, committed, leading, start
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnreadableError
-from txn.protocol.records import Progress, QuarantineRecord
+from txn.protocol.records import QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
 from txn.zookeeper.backend import ZooKeeperBackend
 from txn.zookeeper.image import read_requests
@@ -195,16 +194,3 @@ def test_requests_that_cannot_be_read_are_refused(
     ):
         with pytest.raises(ProgressUnreadableError, match="quarantine' does not hold JSON"):
             read()
-
-
-def test_batch_of_an_earlier_release_is_no_replay(
-    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
-) -> None:
-    """A START that was written before there were replays is read as what it is."""
-    with leading(zookeeper.hosts, name) as store:
-        store.persist_start(start(1, s=1))
-    fields = json.loads(raw.get(f"/txn/{name}/batches/1")[0])
-    assert fields.pop("replay_of", "missing") is None
-    raw.set(f"/txn/{name}/batches/1", json.dumps(fields).encode())
-    with leading(zookeeper.hosts, name) as store:
-        assert store.load() == Progress(batches=(start(1, s=1),))

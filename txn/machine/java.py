@@ -65,9 +65,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     if major < OLDEST_JAVA:
         home = env.get("JAVA_HOME")
         where = f"{java} (JAVA_HOME is {home})" if home else f"{java} (JAVA_HOME is not set)"
-        raise SetupError(
-            f"Java {version} at {where} is too old for Spark 4. {_INSTALL}", number="TXN-201"
-        )
+        raise SetupError(f"Java {version} at {where} is too old. {_INSTALL}", number="TXN-201")
     return java
 
 
