@@ -508,10 +508,13 @@ class FileSpout(Spout[FileBatch]):
             )
         if stored is None:
             return declared
-        known = {field.name.lower() for field in stored} if adds else {}
-        former = [field for field in declared if not adds or field.name.lower() in known]
+        if not adds:
+            check_same(stored, declared, self._name)
+            return declared
+        by_name = {field.name.lower(): field for field in declared}
+        former = [by_name[f.name.lower()] for f in stored if f.name.lower() in by_name]
         check_same(stored, st.StructType(former), self._name)
-        return with_new(stored, declared) if adds else declared
+        return with_new(stored, declared)
 
     def _inferred(self, spark: SparkSession) -> StructType:
         names = self._listing.first_few(MOST_FILES)

@@ -98,9 +98,9 @@ def test_a_column_that_files_get_later_stops_the_run_or_is_left_out(world: World
     world.write("a", k=["a"], v=[1])
     world.write("b", k=["b"], v=[2], w=[3])
     with pytest.raises(SourceChangedError, match=r"b\.\w+ has columns .*: w\..*'ignore'.*'add'"):
-        world.read(schema="k string, v int", new_columns="fail")
+        world.read(schema="k string, v long", new_columns="fail")
     assert rows_of(world.copy, "k", "v") == [("a", 1)]
-    options = {"schema": "k string, v int", "new_columns": "ignore"}
+    options = {"schema": "k string, v long", "new_columns": "ignore"}
     assert world.read("k", "v", **options) == [("a", 1), ("b", 2)]
     topology = world.topology(**options)
     world.write("c", w=[3], k=["c"], v=[4])
