@@ -321,13 +321,14 @@ class Exchange:
 
     def files(self, name: str = "files", **more: Any) -> Topology:
         """The program with the files."""
-        spout = FileSpout(self.place / "*.json", format="json", schema="k string, v int")
+        spout = FileSpout(self.place / "*.json", format="json", schema="k string, v long")
         self.world.config = {"dropped_streams": self.dropped, **more.pop("config", {})}
         return self.world.topology(more.pop("streams", {}), **{name: spout}, **more)
 
     def read_of_orders(self) -> list[tuple[str, int]]:
         """The orders that were read, by the log's position."""
-        return self.orders[: self.world.status().progress.committed.spouts["orders"]["end"]]
+        position = self.world.status().progress.committed.spouts.get("orders")
+        return self.orders[: position["end"] if position else 0]
 
 
 @pytest.mark.parametrize(("before", "after"), CRASHES)
@@ -337,8 +338,10 @@ def test_a_spout_is_exchanged_and_taken_back(world: World, before: str, after: s
     """
     exchange = Exchange(world)
     world.crash(exchange.log(), before, 3)
-    with pytest.raises(ProgressUnreadableError, match=r"exchange.*dropped_streams=\('orders',\)"):
-        world.run(exchange.files("orders"))
+    words = r"exchange.*dropped_streams=\('orders',\)"
+    if world.kind == "transactional":  # open opaque batches are refused before that
+        with pytest.raises(ProgressUnreadableError, match=words):
+            world.run(exchange.files("orders"))
     if before == "between-publications":
         with pytest.raises(RecoveryRefusedError, match="Txid 3 .*'orders'.*`--until 3`"):
             world.run(exchange.files())
@@ -373,7 +376,7 @@ def test_no_table_is_filled_over_an_exchange(world: World) -> None:
     assert f"from txid {exchange_at + 1} on" in change.what
     accepted = {"backfilled_tables": (late,), "new_tables": (late,)}
     world.run(exchange.files(config=accepted, **filled))
-    assert rows_of(world.folder / "late", "k", "v") == exchange.rows
+    assert rows_of(world.folder / "late", "k", "v") == sorted(exchange.rows)
     both = {"late": "files", "others": "other"}
     named = (late, str(world.folder / "others"))
     world.run(exchange.files(streams=other, late=both, config={"backfilled_tables": named}))
