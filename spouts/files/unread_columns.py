@@ -113,7 +113,8 @@ class UnreadColumns:
         if self._files.form == "csv":
             return dict.fromkeys(filter(None, header_of(self._files, name)))
         if self._files.form == "json":
-            return first_object(beginning(self._files, name)) or {}
+            text = beginning(self._files, name)
+            return {} if goes_over_lines(self._files, text) else first_object(text) or {}
         return columns_of(self._files, name) or {}
 
     def _beyond(self, columns: Iterable[str], schema: Sequence[str]) -> list[str]:
@@ -127,9 +128,9 @@ class UnreadColumns:
     def _unread(self, name: str, schema: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield (kind, text) for columns that are not read."""
         columns = self._columns(name)
-        if self._has_names and goes_over_lines(self._files, beginning(self._files, name)):
+        is_json = self._has_names and self._files.form == "json"
+        if is_json and not columns and goes_over_lines(self._files, beginning(self._files, name)):
             yield ("lines",), OVER_LINES
-            columns = {}
         start = len(self._listing.base)
         folders = [part for part in name[start:].split("/")[:-1] if "=" in part]
         keys = [folder.partition("=")[0] for folder in folders]
