@@ -115,12 +115,12 @@ def test_a_run_commits_what_it_has_planned_and_stops_before_a_new_column(world: 
     has; the next start infers the column's type and reads it.
     """
     for number in range(21):  # one more than a start looks at
-        world.write(f"a{number:02}", k=[f"{number:02}"], v=[number])
+        world.write(f"a{number:02}", k=[f"n{number:02}"], v=[number])
     world.write("z", k=["z"], v=[4], w=[3])
     options = {"new_columns": "add", "files_per_batch": 30}
     with pytest.raises(SourceChangedError, match="z.* columns .*: w.*Start the run again"):
         world.read("k", "v", **options)
-    old = [(f"{number:02}", number) for number in range(21)]
+    old = [(f"n{number:02}", number) for number in range(21)]
     assert rows_of(world.copy, "k", "v") == old
     added = world.read("k", "v", "w", **options)
     assert added == [*((*row, None) for row in old), ("z", 4, 3)]
