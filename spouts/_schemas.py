@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
 from txn.spark.differences import parse_ddl
-from txn.spark.lazy import st
+from txn.spark.lazy import sf, st
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["as_nullable", "as_struct", "as_wide", "check_same", "require_schema"]
+__all__ = [
+    "NewColumns",
+    "as_nullable",
+    "as_struct",
+    "as_wide",
+    "check_new_columns",
+    "check_same",
+    "conformed",
+    "require_schema",
+    "with_new",
+]
 
 T = TypeVar("T", bound="DataType")
+NewColumns = Literal["fail", "ignore", "add"]
+"""What becomes of columns that a source got after its first batch was planned."""
 
 
 def as_struct(schema: str | st.StructType, spout: str) -> st.StructType:
@@ -101,6 +115,40 @@ def require_schema(text: str) -> str:
     except Exception as error:
         raise ValueError("it is not the JSON of a schema") from error
     return text
+
+
+def check_new_columns(choice: str, spout: str) -> None:
+    """Refuse a `new_columns` that is none of the three.
+
+    Raises:
+        TopologyError: it is another one.
+    """
+    if choice not in get_args(NewColumns):
+        raise TopologyError(
+            f"{spout} has new_columns={choice!r}. Give 'fail', 'ignore' or 'add'.",
+            number="TXN-415",
+        )
+
+
+def with_new(stored: StructType, current: StructType) -> StructType:
+    """Return the stored columns, followed by those that only the current schema has."""
+    names = {field.name.lower() for field in stored}
+    return st.StructType([*stored, *(f for f in current if f.name.lower() not in names)])
+
+
+def conformed(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return the rows with exactly these columns, in this order; one that they lack is NULL."""
+    if rows.columns == schema.fieldNames():
+        return rows
+    present = {*rows.columns}
+    return rows.select(
+        *(
+            (rows[quoted(f.name)] if f.name in present else sf.lit(None).cast(f.dataType)).alias(
+                f.name
+            )
+            for f in schema
+        )
+    )
 
 
 def check_same(stored: StructType, declared: StructType, spout: str) -> None:

@@ -12,14 +12,14 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from spouts._schemas import NewColumns
 from spouts.delta.log import AddedFile, SourceVersion
 from txn.errors import SourceChangedError
 
 __all__ = [
     "Candidate",
-    "NewColumns",
     "NextBatch",
     "Rules",
     "final_version",
@@ -27,9 +27,6 @@ __all__ = [
     "only_adds",
     "schema_difference",
 ]
-
-NewColumns = Literal["fail", "ignore", "add"]
-"""What becomes of columns that a table got after its first batch was planned."""
 
 
 @dataclass(frozen=True)

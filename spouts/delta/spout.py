@@ -14,17 +14,16 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
-from spouts._schemas import as_struct, check_same
+from spouts._schemas import NewColumns, as_struct, check_new_columns, check_same
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from spouts.delta.batch import DeltaBatch, DeltaVersion, sum_if_known
 from spouts.delta.log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts.delta.plan import (
     Candidate,
-    NewColumns,
     Rules,
     final_version,
     next_batch,
@@ -118,11 +117,7 @@ class DeltaSpout(Spout[DeltaBatch]):
                 "the table, 0 or more.",
                 number="TXN-413",
             )
-        if new_columns not in get_args(NewColumns):
-            raise TopologyError(
-                f"{self._name} has new_columns={new_columns!r}. Give 'fail', 'ignore' or 'add'.",
-                number="TXN-413",
-            )
+        check_new_columns(new_columns, self._name)
         self._new_columns = new_columns
         self._adopted: str | None = None
         """The columns that batches have since this start, those of older plans included."""

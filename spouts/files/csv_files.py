@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from spouts._schemas import conformed
 from spouts._uris import literal, plain
 from spouts.files.columns import header_of
 from spouts.files.folder.listing import PACKED
 from spouts.files.source_files import SourceFiles
-from spouts.records.bad_rows import with_text
+from spouts.records.bad_rows import marks, with_text
 from spouts.records.csv_dialect import Dialect
 from txn.errors import BatchError
 from txn.spark.differences import as_utf8, is_utf8
-from txn.spark.lazy import sf
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -69,6 +70,32 @@ class CsvFiles:
             BatchError: the records of a file have no clear end, and bad ones fail the batch; or the
                 file is too large to check; or a header has other names than the schema.
         """
+        by_columns: dict[StructType, dict[str, int]] = {}
+        for name, size in sizes.items():
+            by_columns.setdefault(self._columns(name, schema), {})[name] = size
+        emitted = with_text(schema, *marks(self._unparsed))
+        frames = [
+            conformed(self._alike_rows(spark, alike, columns, attempt), emitted)
+            for columns, alike in by_columns.items()
+        ]
+        return functools.reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _columns(self, name: str, schema: StructType) -> StructType:
+        """Return the columns with which to read a file: its header's, if these may differ."""
+        choice = self._files.new_columns
+        header = header_of(self._files, name) if choice in ("ignore", "add") else []
+        by_name = {field.name.lower(): field for field in schema}
+        read = [by_name.get(one.lower(), st.StructField(one, st.StringType())) for one in header]
+        present = by_name.keys() & {*_lower(header)}
+        is_whole = len(present) == len(by_name) or choice == "add"
+        if not present or not is_whole or len({*_lower(header)}) < len(header) or "" in header:
+            return schema  # Spark's reader compares the header with it
+        return st.StructType(read)
+
+    def _alike_rows(
+        self, spark: SparkSession, sizes: Mapping[str, int], schema: StructType, attempt: object
+    ) -> DataFrame:
+        """Return the rows of files with the same columns."""
         options = self._options_for_headers(spark, [*sizes], schema, attempt)
         by_uri = {self._listing.uri(name): size for name, size in sizes.items()}
         left = by_uri

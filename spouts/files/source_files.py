@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spouts._schemas import NewColumns
 from spouts.files.folder.listing import Listing
 from spouts.records.bad_rows import PARSED
 from spouts.records.options import encoding_of, is_set, lowered
@@ -38,6 +39,8 @@ class SourceFiles:
     """The marks for records that do not parse; None: they fail the batch."""
     own_codec: bool = False
     """True: the user may have a codec with an ending of its own."""
+    new_columns: NewColumns | None = None
+    """What becomes of columns that the schema lacks; None: as the format has it."""
 
     @property
     def encoding(self) -> str:

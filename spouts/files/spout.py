@@ -19,7 +19,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
-from spouts._schemas import as_nullable, as_struct, check_same
+from spouts._schemas import (
+    NewColumns,
+    as_nullable,
+    as_struct,
+    check_new_columns,
+    check_same,
+    conformed,
+    with_new,
+)
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from spouts.files.batch import FileBatch, PlannedFile, changed_error
@@ -40,6 +48,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import (
     BatchError,
     FailedException,
+    SourceChangedError,
     StorageUnavailableError,
     TopologyError,
 )
@@ -87,6 +96,10 @@ class FileSpout(Spout[FileBatch]):
             the schema, and of whole files that cannot be read. "fail": the batch fails. "drop" and
             "set_aside": as for a rule of `Stream.expect`; what is set aside has the file and the
             record's own text.
+        new_columns: what becomes of columns of a file that the schema lacks. "fail": the run stops
+            before that file. "ignore": they are not read, and a notice names them. "add": the run
+            stops before that file, and the next start reads them; rows of files without them have
+            NULL. None: JSON and Parquet ignore them, a CSV header with them fails its batch.
         storage_options: credentials and endpoints of a URI's storage, by object_store's names
             (`aws_endpoint_url`); what they leave out comes from the environment.
         extra_options: options that a codec or a file system of your own knows; not checked.
@@ -114,6 +127,7 @@ class FileSpout(Spout[FileBatch]):
         bad_rows: OnBadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
+        new_columns: NewColumns | None = None,
         extra_options: Mapping[str, Any] | None = None,
         **reader_options: Any,
     ) -> None:
@@ -133,6 +147,8 @@ class FileSpout(Spout[FileBatch]):
         self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
         self._polls = self._polls_every(look_every_secs)
+        if new_columns is not None:
+            check_new_columns(new_columns, self._name)
         check_options(format, reader_options, self._name, _EXTRA)
         reader_options |= extra_options or {}
         self._format = format
@@ -153,7 +169,7 @@ class FileSpout(Spout[FileBatch]):
         self._notices = FileNotices(self._name, self._listing, self._polls)
         own_codec = bool(extra_options)
         self._files = SourceFiles(
-            self._name, self._listing, format, self._options, self.unparsed, own_codec
+            self._name, self._listing, format, self._options, self.unparsed, own_codec, new_columns
         )
         self._unreadable = Unreadable(self._files)
         self._unread = UnreadColumns(self._files)
@@ -316,13 +332,14 @@ class FileSpout(Spout[FileBatch]):
             raise _not_read(self._unreadable.message(unread, metadata.sizes), attempt)
         files = [file for file in metadata.files if file.path not in unread]
         if not files and not unread:
-            return no_rows(spark, self._emitted(schema))
+            return no_rows(spark, self._emitted(self._opened()))
         rows = self._reader.rows(spark, attempt, files, schema) if files else None
-        if not unread or self.unparsed is None:
-            assert rows is not None
-            return rows
-        aside = self._unreadable.rows(spark, unread, metadata.sizes, schema, self.unparsed)
-        return aside if rows is None else rows.unionByName(aside)
+        if unread and self.unparsed is not None:
+            aside = self._unreadable.rows(spark, unread, metadata.sizes, schema, self.unparsed)
+            rows = aside if rows is None else rows.unionByName(aside)
+        assert rows is not None
+        # A batch from before a column was added has NULL in it.
+        return conformed(rows, self._emitted(self._opened()))
 
     def _not_readable(
         self, metadata: FileBatch, attempt: TransactionAttempt, *, whole: bool
@@ -425,7 +442,8 @@ class FileSpout(Spout[FileBatch]):
         for i, (name, _) in enumerate(taken):
             try:
                 self._check_readable(name)
-            except TopologyError:
+                self._unread.refuse_new(name, self._opened(), declared=self._given is not None)
+            except (TopologyError, SourceChangedError):
                 if i == 0:
                     raise
                 self._backlog.give_back(taken[i:])  # the files before it are still delivered
@@ -474,8 +492,13 @@ class FileSpout(Spout[FileBatch]):
 
     def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> st.StructType:
         stored = st.StructType.fromJson(json.loads(previous.read_schema)) if previous else None
+        adds = self._files.new_columns == "add"
         if self._given is None:
-            return stored or self._inferred(spark)
+            if stored is None or not adds:
+                return stored or self._inferred(spark)
+            unseen = self._taking.unseen(self._listing.names(), previous)[:MOST_FILES]
+            new = next((name for name in unseen if self._unread.new(name, stored)), None)
+            return with_new(stored, inferred(spark, self._files, [new])) if new else stored
         declared = as_nullable(as_struct(self._given, self._name))
         if self._format == "text" and declared.simpleString() != "struct<value:string>":
             raise TopologyError(
@@ -483,9 +506,15 @@ class FileSpout(Spout[FileBatch]):
                 f"{declared.simpleString()}. Leave the schema out, or name another format.",
                 number="TXN-410",
             )
-        if stored is not None:
+        if stored is None:
+            return declared
+        if not adds:
             check_same(stored, declared, self._name)
-        return declared
+            return declared
+        by_name = {field.name.lower(): field for field in declared}
+        former = [by_name[f.name.lower()] for f in stored if f.name.lower() in by_name]
+        check_same(stored, st.StructType(former), self._name)
+        return with_new(stored, declared)
 
     def _inferred(self, spark: SparkSession) -> StructType:
         names = self._listing.first_few(MOST_FILES)

@@ -110,6 +110,8 @@ class KafkaSpout(PartitionedSpout):
         value_format: "json" or "csv": in the place of `value` come the columns of `schema`, parsed
             by Spark. One of Kafka's columns whose name the schema has is then called `kafka_...`.
         schema: of the values: DDL or StructType.
+        new_columns: what becomes of fields of JSON values that the schema lacks. "ignore": they are
+            not read, without a notice. "fail": the batch fails and names them.
         bad_rows: what becomes of records whose values do not parse or do not fit the schema.
             "fail": the batch fails. "drop" and "set_aside": as for a rule of `Stream.expect`; what
             is set aside has the record's place, "topic-partition:offset", and its own text.
@@ -146,6 +148,7 @@ class KafkaSpout(PartitionedSpout):
         value_format: ValueFormat | None = None,
         schema: str | StructType | None = None,
         bad_rows: OnBadRows = "fail",
+        new_columns: Literal["fail", "ignore"] = "ignore",
         value_options: Mapping[str, Any] | None = None,
         corrections: str | None = None,
         options: Mapping[str, str] | None = None,
@@ -178,7 +181,10 @@ class KafkaSpout(PartitionedSpout):
         self._reader = KafkaReader(
             self._name, self._settings.spark, include_headers=include_headers
         )
-        self._values = self._parser(value_format, schema, bad_rows, value_options or {})
+        new = checked_choice(self._name, "new_columns", new_columns, ("ignore", "fail"), str)
+        self._values = self._parser(
+            value_format, schema, bad_rows, value_options or {}, fails_for_new=new == "fail"
+        )
         self.unparsed = None if self._values is None else self._values.unparsed
         self._corrections = None if corrections is None else Corrections(self._name, corrections)
         is_parsed = value_format is not None
@@ -199,7 +205,15 @@ class KafkaSpout(PartitionedSpout):
         schema: str | StructType | None,
         bad_rows: str,
         options: Mapping[str, Any],
+        *,
+        fails_for_new: bool,
     ) -> Values | None:
+        if fails_for_new and form != "json":
+            raise TopologyError(
+                f"{self._name} has new_columns='fail', which is for value_format='json' only: a "
+                "CSV value with more columns than the schema does not parse.",
+                number="TXN-404",
+            )
         if (form is None) != (schema is None) or (form is None and options):
             raise TopologyError(
                 f"{self._name} parses values if it is given both value_format='json' (or 'csv') "
@@ -211,7 +225,7 @@ class KafkaSpout(PartitionedSpout):
             marks_of(self._name, bad_rows, None, {}, position="")  # refuses all but "fail"
             return None
         beside = len(self._reader.columns) - 1
-        return Values(self._name, form, schema, bad_rows, options, beside)
+        return Values(self._name, form, schema, bad_rows, options, beside, fails_for_new)
 
     def locations(self) -> tuple[str, ...]:
         """Return each topic, or the pattern, at the first of the brokers."""

@@ -39,6 +39,7 @@ class Values:
     Args:
         options: options of Spark's parser.
         beside: the number of columns that a record has beside its value.
+        fails_for_new: True: a JSON object with fields that the schema lacks is an error.
 
     Raises:
         TopologyError: an unknown format, a misspelt option, or settings that contradict each other.
@@ -52,6 +53,7 @@ class Values:
         bad_rows: str,
         options: Mapping[str, Any],
         beside: int,
+        fails_for_new: bool = False,
     ) -> None:
         if form not in get_args(ValueFormat):
             raise TopologyError(
@@ -70,6 +72,7 @@ class Values:
         self.unparsed = marks_of(
             spout, bad_rows, form, options, position="txn_position", beside=beside
         )
+        self._fails_for_new = fails_for_new
         self._spout = spout
         self._form = form
         self._schema = schema
@@ -90,6 +93,8 @@ class Values:
         place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
         if self._form == "json" or as_json:
             names = _named([name for name in records.columns if name != "value"], fields)
+            if self._fails_for_new and not as_json:
+                value = self._without_new(value, place, fields)
             parser_options = {} if as_json else self._given
             marks = self.unparsed and replace(self.unparsed, reason="txn_reason")
             rows = JsonRecords(self._spout, fields, parser_options, marks, of_files=False)
@@ -116,6 +121,22 @@ class Values:
             sf.when(bad, as_utf8("txn_record")).alias(self.unparsed.text),
             place.alias(self.unparsed.position),
         )
+
+    def _without_new(self, value: Column, place: Column, fields: StructType) -> Column:
+        """Return the value; an error for one that has fields which the schema lacks."""
+        keys = sf.json_object_keys(value)
+        new = sf.array_except(keys, sf.array(*map(sf.lit, fields.fieldNames())))
+        message = sf.concat(
+            sf.lit(f"{self._spout} has a record with fields that the schema lacks, at "),
+            place,
+            sf.lit(": "),
+            sf.array_join(new, ", "),
+            sf.lit(
+                ". Nothing of the batch is stored. Add them to schema and start the run again, or "
+                "say new_columns='ignore'."
+            ),
+        )
+        return sf.when(sf.size(new) > 0, sf.raise_error(message)).otherwise(value)
 
     def _is_bad(self) -> Column:
         record = sf.col("txn_record")

@@ -129,6 +129,29 @@ def test_each_difference_has_its_verdict_and_its_way_out(world: World) -> None:
     )
 
 
+def test_another_spout_under_the_same_name_is_a_choice(world: World) -> None:
+    """The plan has the words that exchange it, with exit code 1; a new name and the setting carry
+    it out.
+    """
+    spout = 'FileSpout("in/*.csv", format="csv", schema="k string, v int")'
+    memory = 'MemoryTransactionalSpout([[("c", 3)]], "k string, v int")'
+    exchanged = PROGRAM.replace(spout, memory).replace(
+        "from txn import", "from spouts.memory import MemoryTransactionalSpout\nfrom txn import"
+    )
+    code, lines = world.changes(exchanged, "--zookeeper", world.zookeeper)
+    assert code == 1
+    assert lines[1].startswith("  orders  needs a choice ")
+    words = " ".join(lines)
+    assert "[TXN-416]" in words
+    assert "To exchange the spout, give the stream a new name and set" in words
+    assert "--set dropped_streams=orders: the new spout begins at its own beginning" in words
+    renamed = exchanged.replace('stream("orders"', 'stream("orders2"')
+    settings = ("--zookeeper", world.zookeeper, "--set", "dropped_streams=orders")
+    code, lines = world.changes(renamed, *settings)
+    assert code == 0
+    assert [line.split()[0] for line in lines[1:]] == ["orders", "orders2"]
+
+
 def test_what_the_settings_allow_is_shown_with_its_txid(world: World) -> None:
     """The exit code is 0: the run would make the changes."""
     settings = ("--set", "rebuilt_tables=totals", "--set", "dropped_columns=totals:s")

@@ -115,6 +115,34 @@ def test_values_that_do_not_parse_fail_the_batch_or_are_dropped(
     assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("b", 2)]
 
 
+def test_a_field_that_the_schema_lacks_fails_the_batch_and_is_added(
+    spark: SparkSession, kafka: Broker, topic: str, warehouse: Path
+) -> None:
+    """With new_columns="fail" nothing of the batch is stored; once the schema has the field, the
+    batch is replayed with it, and the rows before have NULL. By default it is not read.
+    """
+    nodes = MemoryNodes()
+
+    def run(schema: str, **given: Any) -> Any:
+        spout = KafkaSpout(
+            kafka.servers, topics=[topic], value_format="json", schema=schema, **given
+        )
+        return run_in_memory(topology(spout, warehouse), spark, nodes)
+
+    kafka.produce(topic, ['{"k":"a","v":1}'], partition=0)
+    run(SCHEMA, new_columns="fail")
+    kafka.produce(topic, ['{"k":"b","v":2}', '{"k":"c","v":3,"w":[4],"x":0}'], partition=0)
+    with pytest.raises(BatchError, match=f"fields that the schema lacks, at {topic}-0:2: w, x. N"):
+        run(SCHEMA, new_columns="fail")
+    assert rows_of(warehouse / "rows", "k", "v") == [("a", 1)]
+    run(f"{SCHEMA}, w array<int>, x int", new_columns="fail")
+    expected = [("a", 1, None), ("b", 2, None), ("c", 3, 0)]
+    assert rows_of(warehouse / "rows", "k", "v", "x") == expected
+    kafka.produce(topic, ['{"k":"d","v":4,"y":1}'], partition=0)
+    run(f"{SCHEMA}, w array<int>, x int")
+    assert rows_of(warehouse / "rows", "k", "v", "x") == [*expected, ("d", 4, None)]
+
+
 def test_json_is_what_sparks_parser_takes(spark: SparkSession, kafka: Broker, topic: str) -> None:
     """Numbers that are none, single quotes; with an option for it also comments."""
     kafka.produce(topic, ['{"v":NaN}', "{'v':-Infinity}", '{"v":1.5}', '/**/ {"v":2}', ""])
@@ -214,6 +242,11 @@ def test_a_replay_neither_loses_nor_doubles_a_record(
         (
             {"value_format": "csv", "schema": SCHEMA, "value_options": {"sepp": ";"}},
             "Did you mean sep?",
+        ),
+        ({"new_columns": "add"}, "new_columns='add'"),
+        (
+            {"value_format": "csv", "schema": SCHEMA, "new_columns": "fail"},
+            "new_columns='fail', which is for value_format='json' only",
         ),
         (
             {"value_format": "csv", "schema": SCHEMA, "value_options": {"Mode": "FAILFAST"}},

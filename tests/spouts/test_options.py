@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     [
         ("csv", {"headr": True}, "Did you mean header? Correct it"),
         ("csv", {"HEADR": True}, "an option HEADR, which Spark's reader of csv does not know"),
-        ("csv", {"new_columns": "add"}, "an option new_columns, which"),
         ("csv", {"quoting": 1}, "Did you mean quote"),
         ("json", {"header": True}, "an option header, which Spark's reader of json does not know"),
         ("json", {"xyzzy": 1}, "would pass over. Correct it, or leave it out. extra_options={}"),

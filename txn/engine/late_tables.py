@@ -98,13 +98,14 @@ class LateTables:
             if sink.name in self.held:
                 continue
             self.held[sink.name] = last = _held(sink, newest[sink.name], history)
-            if last + 1 < history.first or not history.first:
+            own = self._readable(sink, history)
+            if last + 1 < own.first or not own.first:
                 if sink in self.generations.values():
-                    self._refuse_short(sink, history)
+                    self._refuse_short(sink, own)
                 may_lack = _accepts(self._definition.config, sink.name) and last == 0
-                require_history(sink.name, history, committed, may_lack=may_lack)
+                require_history(sink.name, own, committed, may_lack=may_lack)
             if newest[sink.name] is None:
-                self.first_txids[sink.name] = history.first
+                self.first_txids[sink.name] = own.first
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,8 +172,13 @@ class LateTables:
         history = self._history(committed)
         for sink in self.sinks:
             after = self.held[sink.name]
-            equipment.backfill(sink, history, after, committed, self._definition.config, leader)
+            own = self._readable(sink, history)
+            equipment.backfill(sink, own, after, committed, self._definition.config, leader)
             self.held[sink.name] = committed
+
+    def _readable(self, sink: Sink, history: History) -> History:
+        streams = [source.name for source in sink.parent.sources_read()]
+        return history.readable(streams, self._definition.streams)
 
     def _history(self, committed: int) -> History:
         """Read the other tables' logs, once for each committed txid."""

@@ -60,6 +60,16 @@ def require_history(table: str, history: History, committed: int, *, may_lack: b
     """
     if history.first == 1 or (may_lack and history.first):
         return
+    why = "what earlier txids read was cleaned out of the logs of all tables"
+    if history.unread is not None:
+        why = f"earlier txids read stream '{history.unread}', which the program does not declare"
+    if not history.first and history.unread is not None:
+        raise RecoveryRefusedError(
+            f"Table '{table}' cannot be filled with its history: {why}. Nothing was changed. Take "
+            f"it out of backfilled_tables and set TopologyConfig(new_tables=({table!r},)): it then "
+            f"begins with txid {committed + 1}.",
+            number="TXN-809",
+        )
     if not history.first:
         raise RecoveryRefusedError(
             f"Table '{table}' cannot be filled with its history: no other table's log records what "
@@ -68,9 +78,8 @@ def require_history(table: str, history: History, committed: int, *, may_lack: b
             number="TXN-809",
         )
     raise RecoveryRefusedError(
-        f"Table '{table}' can be filled from txid {history.first} on: what earlier txids read was "
-        "cleaned out of the logs of all tables. Nothing was changed. To accept that, set "
-        f"TopologyConfig(new_tables=({table!r},)) as well.",
+        f"Table '{table}' can be filled from txid {history.first} on: {why}. Nothing was changed. "
+        f"To accept that, set TopologyConfig(new_tables=({table!r},)) as well.",
         number="TXN-809",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -38,11 +38,34 @@ class History:
 
     publications: tuple[Publication, ...]
     """Oldest first; together every txid from `first` on."""
+    unread: str | None = None
+    """The stream that an earlier txid read, and that the program does not declare."""
 
     @property
     def first(self) -> int:
         """The oldest txid; 0 if there is none."""
         return self.publications[0].first_txid if self.publications else 0
+
+    def readable(self, streams: Collection[str], declared: Collection[str]) -> History:
+        """Return the txids that a table can be given, from the first that has all before it out.
+
+        A txid that read a stream which the program does not declare may have read for one of
+        `streams` that had not begun: the same source through another spout.
+
+        Args:
+            streams: those whose rows the table gets.
+            declared: those of the program.
+        """
+        begun: set[str] = set()
+        last, unread = 0, self.unread
+        for publication in self.publications:
+            read = [(m.txid, s) for m in publication.txids for s in m.read if m.read[s] is not None]
+            begun.update(publication.spouts, (stream for _, stream in read))
+            for txid, stream in read:
+                if stream not in declared and not begun.issuperset(streams):
+                    last, unread = txid, stream
+        later = tuple(one for one in self.publications if one.first_txid > last)
+        return History(later, unread)
 
     def agrees(self, publication: Publication, *, attempts: bool) -> bool:
         """True if another table's publication holds its txids as they were committed.

@@ -34,7 +34,7 @@ from txn.text import placed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Spouts"]
+__all__ = ["Spouts", "parse_metadata"]
 
 MOST_PARSED = 64
 """Most entries of parsed metadata in memory. An entry is used several times before its commit turn;
@@ -218,16 +218,28 @@ class Spouts:
             yield source, self.parse(source, planned)
 
     def _validate(self, source: Source, stored: Any) -> Any:
-        try:
-            return source.spout.metadata_type.model_validate(stored)
-        except ValidationError as error:
-            raise ProgressUnreadableError(
-                f"The stored metadata of stream '{source.name}' of topology '{self._topology}' is "
-                f"not what its spout ({type(source.spout).__name__}) writes: "
-                f"{error.errors()[0]['msg']} at {error.errors()[0]['loc']}. Run the spout that "
-                "wrote it, or give the stream a new name.",
-                number="TXN-416",
-            ) from error
+        return parse_metadata(self._topology, source, stored)
+
+
+def parse_metadata(topology: str, source: Source, stored: Any) -> Any:
+    """Return stored metadata as the type of the stream's spout.
+
+    Raises:
+        ProgressUnreadableError: another kind of spout wrote it.
+    """
+    try:
+        return source.spout.metadata_type.model_validate(stored)
+    except ValidationError as error:
+        name = source.name
+        raise ProgressUnreadableError(
+            f"The stored metadata of stream '{name}' of topology '{topology}' is not what its "
+            f"spout ({type(source.spout).__name__}) writes: {error.errors()[0]['msg']} at "
+            f"{error.errors()[0]['loc']}. Run the spout that wrote it. To exchange the spout, "
+            f"give the stream a new name and set TopologyConfig(dropped_streams=({name!r},)), or "
+            f"--set dropped_streams={name}: the new spout begins at its own beginning, and the "
+            f"position of '{name}' is kept.",
+            number="TXN-416",
+        ) from error
 
 
 def _streams_to_read_first(source: Source, order: Plan, busy: Collection[str]) -> list[str]:

@@ -45,20 +45,23 @@ def backfills(
     accepted = {identity(table) for table in definition.config.new_tables}
     donors = [s.committer for s in definition.sinks if s not in filling and newest[s.name]]
     # One log with all txids will do: reading one takes as long as it has versions.
-    histories = (read_history([donor], committed) for donor in donors)
+    renamed = definition.renamed
+    histories = (read_history([donor], committed, renamed) for donor in donors)
     history = next((h for h in histories if h.first == 1), None)
-    history = history or read_history(donors, committed)
+    history = history or read_history(donors, committed, renamed)
     for sink in filling:
         last = _last_txid(newest, sink)
         try:
             require_refillable(sink)
-            if last + 1 < history.first or not history.first:
+            streams = [source.name for source in sink.parent.sources_read()]
+            own = history.readable(streams, definition.streams)
+            if last + 1 < own.first or not own.first:
                 may_lack = identity(sink.name) in accepted and newest[sink.name] is None
-                require_history(sink.name, history, committed, may_lack=may_lack)
+                require_history(sink.name, own, committed, may_lack=may_lack)
         except (TopologyError, RecoveryRefusedError) as error:
             yield as_refused(sink.name, error, Verdict.CHOICE)
             continue
-        first = max(last + 1, history.first)
+        first = max(last + 1, own.first)
         what = f"it lacks txids {first} to {committed}: what they read is read anew for it"
         yield Change(sink.name, what, Verdict.REBUILD)
 

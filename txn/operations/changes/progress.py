@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from txn.changes import Change, Verdict
 from txn.dataflow.definition import Definition
 from txn.engine.changed_code import list_changes, program_of
-from txn.errors import RecoveryRefusedError, TxnError
+from txn.engine.work.spouts import parse_metadata
+from txn.errors import ProgressUnreadableError, RecoveryRefusedError, TxnError
 from txn.protocol.records import CommittedRecord, Progress
 from txn.protocol.recovery import (
     Newest,
     Recovered,
     check_streams,
+    newest_metadata,
     reconcile,
     require_tables,
     with_rows,
@@ -77,12 +79,23 @@ class ProgressComparison:
         except RecoveryRefusedError as error:
             verdict = Verdict.CHOICE if lost else Verdict.REFUSED
             yield as_refused(", ".join(sorted(lost)) or definition.name, error, verdict)
+        yield from self._other_spouts()
         for stream in sorted(dropped.difference(definition.streams)):
             yield Change(stream, "the stream goes away, its position stays", Verdict.CHOICE)
         for stream in definition.streams:
             if recorded and stream not in recorded:
                 what = "the stream is new: it is read from its beginning"
                 yield Change(stream, what, Verdict.FROM_NEXT)
+
+    def _other_spouts(self) -> Iterator[Change]:
+        """Yield streams whose position another kind of spout wrote."""
+        newest = newest_metadata(self.progress)
+        for source in self.definition.sources:
+            try:
+                if newest.get(source.name) is not None:
+                    parse_metadata(self.definition.name, source, newest[source.name])
+            except ProgressUnreadableError as error:
+                yield as_refused(source.name, error, Verdict.CHOICE)
 
     # --- tables ------------------------------------------------------------------------------
 
