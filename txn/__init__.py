@@ -21,4 +21,4 @@ __all__ = [
     "history",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

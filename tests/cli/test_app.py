@@ -141,7 +141,7 @@ def test_traceback_is_shown_on_demand(program: Path) -> None:
 
 def test_version() -> None:
     """`txn --version` says which version it is."""
-    assert invoke("--version").output == "txn, version 0.1.0\n"
+    assert invoke("--version").output == "txn, version 0.2.0.dev0\n"
 
 
 def test_usage_loads_neither_spark_nor_zookeeper() -> None:

@@ -144,8 +144,10 @@ def main() -> None:
     """Write the folder of this release."""
     # Delta's logs and the table of bad rows name their folder: the same one on every machine.
     folder = Path(tempfile.gettempdir()) / "txn-release"
-    folder.mkdir()
     kept = Kept(version("txn-spark"))
+    if kept.folder.exists():
+        sys.exit(f"{kept.folder} is there: a release's state is kept once. Raise the version.")
+    folder.mkdir()
     try:
         with EmbeddedZooKeeper(folder / ".zookeeper") as server:
             writer = Writer(folder, server.hosts)

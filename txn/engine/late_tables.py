@@ -101,7 +101,7 @@ class LateTables:
             own = self._readable(sink, history)
             if last + 1 < own.first or not own.first:
                 if sink in self.generations.values():
-                    self._refuse_short(sink, own)
+                    self._refuse_short(sink, (own.first or committed + 1) - 1)
                 may_lack = _accepts(self._definition.config, sink.name) and last == 0
                 require_history(sink.name, own, committed, may_lack=may_lack)
             if newest[sink.name] is None:
@@ -145,14 +145,14 @@ class LateTables:
             )
             keeper.fill_generation(version, publication)
 
-    def _refuse_short(self, generation: Sink, history: History) -> None:
+    def _refuse_short(self, generation: Sink, last: int) -> None:
         """Refuse a generation whose history is not whole: the table has rows of all txids."""
         table = next(t for t, sink in self.generations.items() if sink is generation)
         raise RecoveryRefusedError(
-            f"Table '{table}' cannot be filled anew from its sources: what txids 1 to "
-            f"{history.first - 1} read was cleaned out of the logs of all tables. Nothing was "
-            f"changed. Let it begin with its own rows: txn backfill --table {table} "
-            f"--from {table}. Values that are new then begin now.",
+            f"Table '{table}' cannot be filled anew from its sources: what txids 1 to {last} read "
+            "was cleaned out of the logs of all tables, or a stream that they read is not in the "
+            "program any more. Nothing was changed. Let it begin with its own rows: txn backfill "
+            f"--table {table} --from {table}. Values that are new then begin now.",
             number="TXN-809",
         )
 
