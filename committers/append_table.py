@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.generations.rows import renamed_and_cast, types_of
-from committers.publishing.files import ActiveFile
+from committers.publishing.files import ActiveFile, load_files
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
@@ -16,10 +16,12 @@ from committers.table_rows import read_table, strict_reader
 from txn.attempts import TransactionAttempt
 from txn.changes import TableShape
 from txn.delta.commits import TXID
+from txn.delta.loading import load
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +125,13 @@ class AppendTable(AppendingCommitter):
             new_id=new_id,
             columns_were=columns_were,
         )
+
+    def rows_at(self, version: int) -> DataFrame:
+        """Return the rows of a version, with the columns of the stream. Runs no job."""
+        files = tuple(load_files(load(self._storage, version)).values())
+        schema = self._logged_schema()
+        session = self._session({})
+        return (self._rows_in(files, session) if files else no_rows(session, schema)).drop(TXID)
 
     def required_columns(self) -> Sequence[str]:
         """No columns: the table stores whatever columns a batch has."""

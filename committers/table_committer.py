@@ -267,7 +267,7 @@ class TableCommitter(Committer):
         """Return the next generation's files; write the table's rows anew if there is none."""
         files = self._log.files_now()
         if self._next is not None:
-            return Generation(self._next_files(), files, self._next.first_txid, is_filled=True)
+            return Generation(self._next_files(), files, self._next.first_txid(), is_filled=True)
         stored = self._rows_in(files, self._turn_session())
         adds = self._write_anew(stored, self._log.properties, spec, committed)
         return Generation(adds, files, committed + 1)
@@ -314,9 +314,8 @@ class TableCommitter(Committer):
                 self._next = other
         return self._next
 
-    @property
     def first_txid(self) -> int:
-        """The first txid of a generation that does not have the whole history; otherwise 1."""
+        """Return the table's first txid: 1, unless it was created after others had committed."""
         return TableLog(self._storage).first_txid
 
     def newest_before(self, committed: int) -> tuple[int, Publication] | None:

@@ -308,8 +308,9 @@ class Topology:
 
         Args:
             tables: their paths.
-            from_rows: those of them whose next generation begins with the table's own rows, as a
-                rebuild, and not with its history.
+            from_rows: tables whose rows are taken instead of reading the sources anew: of `tables`,
+                one whose next generation begins with its own rows, as a rebuild; or an append
+                table that holds the stream of a state table.
             zookeeper: as for `run`.
 
         Returns:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from packaging.version import Version
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
@@ -20,7 +21,10 @@ from committers.state.stored import StoredState
 from committers.state_table import StateTable
 from txn.errors import TableRefusedError
 from txn.interfaces import CommitterContext
+from txn.spark.versions import pyspark_version
 from txn.storage.storage import Storage
+
+AFTER_3_5 = Version(pyspark_version()) >= Version("4.0")
 
 SCHEMA = "k string, v bigint"
 
@@ -242,7 +246,9 @@ def test_get_of_a_list_is_one_job(driver: Any, warehouse: Path, layout: str) -> 
         assert rows(state.get(driver.spark, ["k3", "k7", "none"])) == [("k3", 3), ("k7", 7)]
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
-    assert len(context.statusTracker().getJobIdsForGroup(f"get-{layout}")) == 1
+    jobs = context.statusTracker().getJobIdsForGroup(f"get-{layout}")
+    # Before Spark 4.0 the keys are rows of an RDD: sending them to the tasks is a job of its own.
+    assert len(jobs) == (1 if AFTER_3_5 or layout == "log" else 2)
 
 
 @pytest.mark.parametrize("layout", ["upsert", "log"])
@@ -379,7 +385,9 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
         "a list or a DataFrame, and 'a' is neither. For this one key give \\['a'\\]": "a",
         "a list or a DataFrame, and 3 is neither": 3,
         "a list or a DataFrame, and {'k': 'a', 'w': 1} is neither": {"k": "a", "w": 1},
-        "do not have the types of state table .*'w' int: .*UNACCEPTABLE.* 'b'": [("a", "b")],
+        "do not have the types of state table .*'w' int: .*(UNACCEPTABLE|CANNOT_ACCEPT).* .b.": [
+            ("a", "b")
+        ],
         "Column 'w' of the given keys is missing": driver.frame([], "k string"),
         "Column 'w' of the given keys is bigint, .* it is int": driver.frame(
             [], "k string, w bigint"

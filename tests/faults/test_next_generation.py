@@ -19,7 +19,7 @@ from tests.faults.support import Points, observing, rows_of
 from tests.faults.test_backfill import CrashedError
 from tests.faults.test_recover import records
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.errors import RecoveryRefusedError, TableRefusedError
+from txn.errors import RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import SpoutKind
 from txn.spark.lazy import sf
 
@@ -214,12 +214,7 @@ def test_a_history_that_is_gone_leaves_the_tables_own_rows(
     """Where the logs have lost what the first txids read, the refusal names the other way."""
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
     world.run({"p1": 4})
-    for name in ALL:
-        table = DeltaTable(str(warehouse / name))
-        table.create_checkpoint()
-        for file in (warehouse / name / "_delta_log").glob("[0-9]*.json"):
-            if int(file.stem) < table.version():
-                file.unlink()
+    _clean_logs(*(warehouse / name for name in ALL))
     with pytest.raises(RecoveryRefusedError, match="--from"):
         world.fill({"p1": 4})
     world.fill({"p1": 4}, rows=True)
@@ -227,6 +222,42 @@ def test_a_history_that_is_gone_leaves_the_tables_own_rows(
     assert [row[:3] for row in world.table("totals")] == [
         row[:3] for row in world.expected({"p1": 5})
     ]
+
+
+def _clean_logs(*tables: Path) -> None:
+    """Checkpoint tables, and delete every commit file but the newest."""
+    for path in tables:
+        table = DeltaTable(str(path))
+        table.create_checkpoint()
+        for file in (path / "_delta_log").glob("[0-9]*.json"):
+            if int(file.stem) < table.version():
+                file.unlink()
+
+
+def test_history_comes_from_a_table_that_holds_the_stream(world: World) -> None:
+    """Where the logs and the sources have forgotten the first txids, an append table of the same
+    stream has their rows: a next generation gets new values with their whole history from it.
+    """
+    folder = world.folder
+    world.run({"p1": 4, "p2": 2})
+    _clean_logs(*(folder / name for name in ALL))
+    own = {"changed": True, "renames": False, "history": False}
+    program = world.topology({"p1": 4, "p2": 2}, **own)
+    tables = [str(folder / name) for name in ("totals", "partials")]
+
+    def fill(*tables: str, source: str = "rows") -> None:
+        program.backfill(
+            world.spark, tables, from_rows=[str(folder / source)], zookeeper=world.hosts
+        )
+
+    with pytest.raises(TopologyError, match="'.*partials' is no append table of a stream"):
+        fill(tables[0], source="partials")
+    fill(*tables)
+    counts = {"p1": 6, "p2": 3}
+    world.run(counts, **own, backfilled_tables=("totals", "partials"))
+    for table in ("totals", "partials"):
+        assert world.table(table) == world.expected(counts)
+        assert "txn.since" not in DeltaTable(str(folder / table)).metadata().configuration
 
 
 def test_a_generation_is_no_rows_for_a_reader_of_the_table(

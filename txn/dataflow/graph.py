@@ -49,6 +49,7 @@ __all__ = [
     "check_join",
     "explain",
     "require_columns",
+    "takes_attempt",
 ]
 
 Transformation = (
@@ -172,7 +173,7 @@ class Transform(Derived):
 
         function: Any = self.function
         with noted():
-            result = function(rows, attempt) if _takes_attempt(function) else function(rows)
+            result = function(rows, attempt) if takes_attempt(function) else function(rows)
         if not isinstance(result, DataFrame):
             raise TopologyError(
                 f"A transform of stream '{self.label()}' returned {_kind(result)}, not a DataFrame "
@@ -500,7 +501,7 @@ def _sentence(reason: str) -> str:
     return f"{_POSITION.sub('', reason).rstrip(' .;')}."
 
 
-def _takes_attempt(function: Callable[..., Any]) -> bool:
+def takes_attempt(function: Callable[..., Any]) -> bool:
     """Return whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -39,7 +39,7 @@ def fill(
 
     Args:
         tables: their paths.
-        copied: those whose next generation begins with the table's own rows.
+        copied: as for `LateTables`.
         epoch: the newest leader's epoch.
         life: the present incarnation of the topology.
         stragglers: gets the threads left behind because they hang in the user's code.

@@ -8,17 +8,18 @@ program, and so does not know them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from txn.config import TopologyConfig
 from txn.dataflow.definition import Definition
 from txn.dataflow.graph import Sink
 from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
+from txn.engine.work.derived import StoredStream, require_derivable
 from txn.engine.work.history import History, read_history
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import NOTICES, Publication, Semantics
-from txn.interfaces.committer_capabilities import KeepsGenerations
+from txn.interfaces.committer_capabilities import HoldsRows, KeepsGenerations
 from txn.protocol.records import CommittedRecord
 from txn.protocol.recovery import Newest
 from txn.storage.locations import identity
@@ -36,7 +37,8 @@ class LateTables:
         committed: the newest committed txid, and the tables that have it.
         newest: the newest publication of each table.
         begin: also begin the next generation of a named table that lacks nothing.
-        copied: the tables whose next generation begins with the table's own rows.
+        copied: the tables whose rows others get at first: a table's next generation its own ones,
+            any other table those of an append table.
 
     Raises:
         TopologyError: the rows of one depend on more than its sources.
@@ -82,13 +84,24 @@ class LateTables:
         """Table -> the newest txid that it holds as the others do."""
         self.first_txids: dict[str, int] = {}
         """Table that does not exist yet -> the first txid that it gets."""
-        self._copies: list[tuple[KeepsGenerations, str, tuple[int, Publication]]] = []
-        """The tables whose rows are copied, their generations, and as of what."""
-        copying = {identity(table) for table in copied}
-        for table, sink in self.generations.items():
-            if identity(table) in copying and newest[sink.name] is None:
-                self._copy(table, sink, committed.txid)
+        self._copies: list[Callable[[Equipment, int], None]] = []
+        """Each gives one table the rows that it gets at first."""
+        self._plan_copies({identity(table) for table in copied}, newest, committed.txid)
         self._require_history(newest, committed.txid)
+
+    def _plan_copies(self, copied: Collection[str], newest: Newest, committed: int) -> None:
+        """Decide which of the tables that have nothing yet get rows of others at first."""
+        owners = {sink.name: table for table, sink in self.generations.items()}
+        for sink in self.sinks if copied else ():
+            if newest[sink.name] is not None:
+                continue
+            table = owners.get(sink.name, sink.name)
+            if sink.name in owners and identity(table) in copied:
+                self._copy(table, sink, committed)
+                continue
+            for stored in self._definition.sinks:
+                if identity(stored.name) in copied and sink.name not in self.held:
+                    self._derive(sink, stored, committed)
 
     def _require_history(self, newest: Newest, committed: int) -> None:
         """Find what each table holds already, and refuse one that cannot get the rest."""
@@ -128,22 +141,40 @@ class LateTables:
         assert isinstance(keeper, KeepsGenerations)
         newest = keeper.newest_before(committed)
         if newest is not None:
-            self._copies.append((keeper, generation.name, newest))
             self.held[generation.name] = last = newest[1].last_txid
             self.first_txids[generation.name] = last + 1
+            self._copies.append(lambda *_: keeper.fill_generation(*newest))
+            notices.warning("Table %s: its rows as of txid %s are written anew.", table, last)
 
-    def copy_rows(self) -> None:
-        """Fill the generations that begin with rows of their tables; both are open.
+    def _derive(self, sink: Sink, stored: Sink, committed: int) -> None:
+        """Let a state table begin with the rows that an append table has of its stream."""
+        require_derivable(sink, stored)
+        keeper = stored.committer
+        assert isinstance(keeper, HoldsRows)
+        newest = keeper.newest_before(committed)
+        if newest is None:
+            return
+        if (first := keeper.first_txid()) > 1:
+            raise RecoveryRefusedError(
+                f"Table '{sink.name}' cannot be filled from the rows of table '{stored.name}', "
+                f"which begins with txid {first}. Nothing was changed. Leave --from out.",
+                number="TXN-809",
+            )
+        self.held[sink.name] = newest[1].last_txid
+        is_generation = sink in self.generations.values()
+        self.first_txids[sink.name] = 1 if is_generation else newest[1].first_txid
+        stream = StoredStream(stored, *newest)
+        self._copies.append(lambda equipment, epoch: equipment.fill_from(stream, sink, epoch))
+
+    def copy_rows(self, equipment: Equipment, epoch: int) -> None:
+        """Give the tables the rows that they get at first; they are open.
 
         Raises:
             TableRefusedError: the rows do not fit.
+            TopologyError: they lack a column.
         """
-        for keeper, generation, (version, publication) in self._copies:
-            table = next(t for t, sink in self.generations.items() if sink.name == generation)
-            notices.warning(
-                "Table %s: its rows as of txid %s are written anew.", table, publication.last_txid
-            )
-            keeper.fill_generation(version, publication)
+        for copy in self._copies:
+            copy(equipment, epoch)
 
     def _refuse_short(self, generation: Sink, last: int) -> None:
         """Refuse a generation whose history is not whole: the table has rows of all txids."""

@@ -117,7 +117,7 @@ class Start:
         """Fill tables that the leader's program does not know, and next generations of others.
 
         Args:
-            copied: the tables whose next generation begins with the table's own rows.
+            copied: as for `LateTables`.
 
         Returns:
             Table -> the newest txid that it, or its next generation, holds.
@@ -138,7 +138,7 @@ class Start:
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
         equipment.tables.advance(progress.committed.txid, progress.committed.tables)
         equipment.change_shapes(late.held, late.sinks)
-        late.copy_rows()
+        late.copy_rows(equipment, epoch)
         leader = Leader(epoch, lambda: None, self.monotonic)
         # Each round fills what was committed during the last one. If that does not become less, the
         # leader is as fast, and the start of the program fills the rest.

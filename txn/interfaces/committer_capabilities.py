@@ -21,6 +21,7 @@ __all__ = [
     "CleansUp",
     "CompletesColumns",
     "DescribesState",
+    "HoldsRows",
     "IdentifiesTable",
     "KeepsBytes",
     "KeepsGenerations",
@@ -95,6 +96,20 @@ class KeepsGenerations(Protocol):
         Raises:
             TableRefusedError: they do not fit its shape.
         """
+
+
+@runtime_checkable
+class HoldsRows(Protocol):
+    """Has every row of its stream, so that other tables can be computed from it."""
+
+    def first_txid(self) -> int:
+        """Return the first txid whose rows it has."""
+
+    def newest_before(self, committed: int) -> tuple[int, Publication] | None:
+        """(version, publication) of the table's newest txid up to `committed`."""
+
+    def rows_at(self, version: int) -> DataFrame:
+        """Return the rows of a version, with the columns of the stream. Runs no job."""
 
 
 # --- staging -------------------------------------------------------------------------------------

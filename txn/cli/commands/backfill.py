@@ -35,7 +35,8 @@ __all__ = ["backfill"]
     "from_rows",
     multiple=True,
     metavar="TABLE",
-    help="Of these, a table whose own rows are written anew, instead of its history; repeatable.",
+    help="Take the rows of this table instead of reading the sources anew: TABLE itself, which is "
+    "then rebuilt, or an append table that holds the stream of a state table; repeatable.",
 )
 @zookeeper_option
 @session_options

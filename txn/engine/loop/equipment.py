@@ -12,6 +12,7 @@ from txn.dataflow.graph import Sink, Source
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.backfill import Backfill, Leader
 from txn.engine.work.commit import Committing
+from txn.engine.work.derived import StoredStream
 from txn.engine.work.emission import Emissions
 from txn.engine.work.history import History
 from txn.engine.work.jobs import Jobs
@@ -110,6 +111,11 @@ class Equipment:
         emissions = self._emissions_of(own_session(self._spark), [sink], verify_rows=False)
         backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader)
         backfill.run(history, after, committed, config.max_group_commit)
+
+    def fill_from(self, stream: StoredStream, sink: Sink, epoch: int) -> None:
+        """Give an empty table the rows that an append table has of its stream."""
+        self.jobs.enter_thread()
+        stream.fill(sink, self._stager, epoch)
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
