@@ -408,7 +408,7 @@ class Books:
             )
             ledger.epoch = max(ledger.epoch, mark["epoch"])
             if "txn_change" in info:
-                self._changed(table, ledger, mark)
+                self._changed(table, mark, process)
             if "txn_compaction" in info:
                 self._count("compaction landed")
                 if ledger.last > self.committed:
@@ -421,13 +421,15 @@ class Books:
         ledger.versions[table.version] = ledger.last
         self._check_rows(table, ledger)
 
-    def _changed(self, table: Table, ledger: Ledger, mark: dict[str, Any]) -> None:
+    def _changed(self, table: Table, mark: dict[str, Any], process: Process | None) -> None:
         self._count("table changed")
         if table.parsed[-1].adds:
             self._count("table rebuilt")
+        release = process.release if process is not None else -1
         self._must(
-            self.has_shape(table.name, 1),
-            f"one shape: {table.name} v{table.version} has {table.description()}",
+            self.has_shape(table.name, release) and (release > 0 or not table.active),
+            f"former program refused: {process} gives {table.name} v{table.version} the shape "
+            f"{table.description()}",
         )
         self._must(
             mark["txid"] == self.committed or self._is_late(table.name),
@@ -492,6 +494,18 @@ class Books:
     ) -> None:
         """A late table gets what was committed, as if it had always been there."""
         self._count("late table filled")
+        if members[0]["txid"] <= ledger.last:
+            self._count("late table takes back a dead attempt")
+            ledger.last = members[0]["txid"] - 1
+            self._must(
+                all(
+                    ledger.attempts[txid][0] not in self.final.get(txid, ())
+                    for txid in ledger.txids
+                    if txid > ledger.last
+                ),
+                f"a late table has every txid once: {where} holds {members} again",
+            )
+            ledger.txids = {t: r for t, r in ledger.txids.items() if t <= ledger.last}
         for member in members:
             txid, attempt = member["txid"], member["attempt_id"]
             self._must(
