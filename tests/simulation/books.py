@@ -350,7 +350,9 @@ class Books:
     ) -> None:
         """A spout is asked for the rows of an attempt."""
         start = self.starts.get((attempt.txid, attempt.attempt_id, process.epoch))
-        if attempt.txid <= self.committed and attempt.attempt_id in self.final.get(attempt.txid, ()):
+        if attempt.txid <= self.committed and attempt.attempt_id in self.final.get(
+            attempt.txid, ()
+        ):
             return  # it is read anew for a late table, as that table's rows will show
         self._must(
             start is not None and start["spouts"].get(f"s{stream}") == metadata,

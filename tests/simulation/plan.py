@@ -191,6 +191,8 @@ def with_release(plan: Plan, random: Random) -> Plan:
         tables["late"] = replace(_table(random, plan.kinds), since=1)
         fills = random.choice((0, 1, 1, 2))
         rates.pop("log cleaned", None)  # what the txids read must be known
+    # Whoever has set any property is taken for the one who made the difference, and refused.
+    rates.pop("table properties", None)
     rates["former program"] = random.uniform(0.1, 0.5)
     some = random.uniform(0.2, 1)
     release = Release(

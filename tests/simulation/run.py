@@ -20,7 +20,7 @@ from tests.simulation.kernel import Crash, Kernel, Process
 from tests.simulation.plan import JOINS, TableKind, draw_plan, with_release
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import SimSpout
-from tests.simulation.spark import SparkSession, stats_of
+from tests.simulation.spark import SparkFault, SparkSession, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
@@ -31,12 +31,14 @@ from txn.errors import (
     BatchError,
     ColumnsUnknownError,
     CommitConflictError,
+    FailedException,
     FencedError,
     LeaderExistsError,
     ProgressUnavailableError,
     ProgressUnreadableError,
     RecoveryRefusedError,
     SourceChangedError,
+    StagedFileError,
     StorageUnavailableError,
     TableRefusedError,
 )
@@ -225,8 +227,10 @@ class Run:
         if process.release < self._newest_release() and world.books.knows_release():
             self.world.counts["former program refused"] += 1
             return
-        if process.release and isinstance(error, TableRefusedError) and (
-            "it holds rows of txid" in str(error)
+        if (
+            process.release
+            and isinstance(error, TableRefusedError)
+            and ("it holds rows of txid" in str(error))
         ):
             world.counts["change refused in a half-published table"] += 1
             self.former_until = world.books.committed + 1
@@ -236,6 +240,9 @@ class Run:
             return
         if isinstance(error, ProgressUnreadableError) and self.kernel.now < self.repaired_at + 4:
             return  # read by a second process, or of a server that lags
+        is_changing = process.release and process not in self.running
+        if is_changing and isinstance(error, SparkFault | FailedException | StagedFileError):
+            return  # while it changed or filled tables: nothing tries these jobs again
         replaced = world.books.epoch > process.epoch > 0
         taken = any(ledger.epoch > process.epoch for ledger in world.books.ledgers.values())
         if isinstance(error, FencedError):

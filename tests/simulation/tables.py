@@ -28,18 +28,18 @@ from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State, StoredRows
 
 __all__ = [
+    "RowReader",
     "SimCompactedRows",
     "SimLogReader",
     "SimRewrite",
     "SimTable",
     "SimUpsertReader",
-    "RowReader",
     "from_previous_values",
+    "from_replaced_rows",
     "generation_rows",
+    "make_committer",
     "renamed_and_cast",
     "shape_of",
-    "from_replaced_rows",
-    "make_committer",
 ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from txn.changes import Change, TableShape, compare_tables, refused, told
+from txn.changes import Change, TableShape, clauses, compare_tables, refused, told
 from txn.delta.commits import BROKEN, Commit
 from txn.delta.definition import TableDefinition
 from txn.delta.features import refused_features
@@ -109,20 +109,23 @@ def shape_changes(
 def refuse_differences(
     name: str, changes: Collection[Change], culprit: Commit | None = None
 ) -> None:
-    """Refuse a table with differences that the settings do not allow.
+    """Refuse a table with differences that the settings do not allow, or that somebody else made.
 
     Args:
-        culprit: the newest version in which another writer has changed the table's definition: it
-            may have made them.
+        culprit: the newest version in which another writer has changed the table's definition.
 
     Raises:
         TableRefusedError: with all of them, and the ways out.
     """
-    if unwanted := refused(changes):
-        by = "" if culprit is None else f" It was changed in {changed_by(culprit)}: undo that, or:"
+    differs = f"Table {name} differs from the program:"
+    if culprit is not None and changes:
         raise TableRefusedError(
-            f"Table {name} differs from the program:{by} {told(unwanted)} Nothing was changed.",
+            f"{differs} {clauses(changes)}. It was changed in {changed_by(culprit)}. Undo that.",
             number="TXN-304",
+        )
+    if unwanted := refused(changes):
+        raise TableRefusedError(
+            f"{differs} {told(unwanted)} Nothing was changed.", number="TXN-304"
         )
 
 

@@ -201,7 +201,7 @@ class _DeltaTable:
         stored = definition.configuration.get("txn.semantics")
         comparison = replace(
             comparison,
-            changes=changes,
+            changes=self._blamed(changes),
             cost=cost if rebuilds else None,
             takes_back=not rebuilds and stored == shape.semantics == Semantics.OPAQUE,
         )
@@ -210,6 +210,23 @@ class _DeltaTable:
         except TableRefusedError as error:
             return replace(comparison, refusal=error)
         return comparison
+
+    def _blamed(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """Return the changes; refused if another writer may have made them."""
+        from txn.delta.topology_table import changed_by
+
+        if self._culprit is None:
+            return changes
+        return tuple(
+            replace(
+                change,
+                verdict=Verdict.REFUSED,
+                way_out=f"It was changed in {changed_by(self._culprit)}. Undo that.",
+                allowed=False,
+                number="TXN-304",
+            )
+            for change in changes
+        )
 
 
 def _with_columns(shape: TableShape, table: TableDefinition, columns: Columns | None) -> TableShape:
