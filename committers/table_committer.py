@@ -255,7 +255,7 @@ class TableCommitter(Committer):
         staged = newest_txid(folders)
         if staged > newest:
             newest = max(newest, self._newest_published(staged))
-        # A rebuild's files are in no publication; readers of its version need them, replaced or not.
+        # A rebuild is no publication, and readers of its version need its files.
         first = last[0] + 1 if last else 0
         commits = map(self._log.read_commit, range(first, self._log.version + 1))
         rebuilt = {add.path for commit in commits if commit for add in commit.adds}

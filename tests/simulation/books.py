@@ -497,11 +497,13 @@ class Books:
         """A late table gets what was committed, as if it had always been there."""
         self._count("late table filled")
         if members[0]["txid"] <= ledger.last:
-            self._count("late table takes back a dead attempt")
+            self._count("late table filled again")
             ledger.last = members[0]["txid"] - 1
             self._must(
                 all(
                     ledger.attempts[txid][0] not in self.final.get(txid, ())
+                    # The leader may have looked before a process beside it was fenced.
+                    or ledger.attempts[txid][1] < ledger.epoch
                     for txid in ledger.txids
                     if txid > ledger.last
                 ),

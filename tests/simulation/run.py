@@ -209,6 +209,22 @@ class Run:
         self._ended(process, error)
         self.kernel.kill(process)
 
+    def _is_of_change(self, process: Process, error: BaseException) -> bool:
+        """Whether a process ended rightly because the program changes."""
+        world, starting = self.world, process not in self.running or process in self.waited
+        if isinstance(error, TableRefusedError) and "it holds rows of txid" in str(error):
+            world.counts["change refused in a half-published table"] += 1
+            self.former_until = world.books.committed + 1
+            return bool(process.release and starting)
+        if not process.release and world.books.knows_release():
+            world.counts["former program refused"] += 1
+            # During the run, if a table is opened with the first rows: the books see that nothing
+            # was published in it by then.
+            return isinstance(error, TableRefusedError | RecoveryRefusedError)
+        # What changes or fills tables is tried once, by the start.
+        once = SparkFault | FailedException | StagedFileError
+        return bool(process.release and starting and isinstance(error, once))
+
     def _stop(self, process: Process) -> None:
         running = self.running.get(process)
         if running is not None and not process.dead:
@@ -224,25 +240,13 @@ class Run:
             if not world.faults.on and self._is_done() and world.books.is_released():
                 self.kernel.stop()
             return
-        if process.release < self._newest_release() and world.books.knows_release():
-            self.world.counts["former program refused"] += 1
-            return
-        if (
-            process.release
-            and isinstance(error, TableRefusedError)
-            and ("it holds rows of txid" in str(error))
-        ):
-            world.counts["change refused in a half-published table"] += 1
-            self.former_until = world.books.committed + 1
+        if self._is_of_change(process, error):
             return
         if isinstance(error, ProgressUnreadableError) and world.books.damaged is not None:
             self._repair()
             return
         if isinstance(error, ProgressUnreadableError) and self.kernel.now < self.repaired_at + 4:
             return  # read by a second process, or of a server that lags
-        is_changing = process.release and process not in self.running
-        if is_changing and isinstance(error, SparkFault | FailedException | StagedFileError):
-            return  # while it changed or filled tables: nothing tries these jobs again
         replaced = world.books.epoch > process.epoch > 0
         taken = any(ledger.epoch > process.epoch for ledger in world.books.ledgers.values())
         if isinstance(error, FencedError):
