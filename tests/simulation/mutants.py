@@ -13,7 +13,6 @@ from typing import Any
 import committers.log_layout.compactor
 import committers.publishing.log
 import committers.table_committer
-import txn.engine.late_tables
 import txn.engine.loop.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
@@ -338,28 +337,11 @@ def _none_published(*args: Any, **named: Any) -> Any:
 _reconcile = txn.protocol.recovery.reconcile
 
 
-def _follow_any_epoch(self: Any, adds: Any, epoch: int) -> Any:
-    return _follow_with(self, adds, max(epoch, self._epoch))
-
-
-_follow_with = DeltaLog._follow_with
-
-
 def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, most: int) -> None:
     _fill(self, replace(history, publications=history.publications[:-1]), after, committed, most)
 
 
 _fill = Backfill.run
-
-
-def _reshape_stale(self: Any, spec: Any, committed: int, changes: Any, generation: Any) -> bool:
-    if generation is not None:
-        self._log.refresh()
-        generation = replace(generation, removes=self._log.files_now())
-    return bool(_reshape(self, spec, committed, changes, generation))
-
-
-_reshape = TableCommitter._reshape
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -494,10 +476,6 @@ MUTANTS: dict[str, Mutant] = {
             (LiveAttempts, "_discard", _discard_always),
         ),
     ),
-    "change-before-fence": Mutant(
-        "A leader gives tables its shape although the log has a newer epoch.",
-        ((DeltaLog, "_follow_with", _follow_any_epoch),),
-    ),
     "change-left-out": Mutant(
         "Tables keep their shape when the program has another one.",
         ((TableCommitter, "change_shape", lambda self, committed: None),),
@@ -506,21 +484,9 @@ MUTANTS: dict[str, Mutant] = {
         "A table is changed that holds rows of a txid which others may lack.",
         ((TableCommitter, "_refuse_unfinished", lambda self, *_, **__: None),),
     ),
-    "parts-unread-late": Mutant(
-        "Nobody looks whether a late table's rows were all read.",
-        ((Backfill, "_require_read", lambda self, *_: None),),
-    ),
     "late-skips": Mutant(
         "A late table does not get the newest committed txid.",
         ((Backfill, "run", _fill_up_to_the_last),),
-    ),
-    "dead-attempt-kept": Mutant(
-        "A late table keeps what it holds of an attempt that was not committed.",
-        ((txn.engine.late_tables, "_agrees", lambda *_: True),),
-    ),
-    "stale-generation": Mutant(
-        "A rebuild lands although files that it has not read were added meanwhile.",
-        ((TableCommitter, "_reshape", _reshape_stale),),
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was quarantined.",
