@@ -253,9 +253,14 @@ class TableCommitter(Committer):
         last = self._log.last_publication()
         newest = last[1].last_txid if last else 0
         staged = newest_txid(folders)
+        used = set(self._log.files)
         if staged > newest:
             newest = max(newest, self._newest_published(staged))
-        self._area.sweep(folders, newest, self._log.files)
+            # A rebuild is no publication, and readers of its version need its files.
+            first = last[0] + 1 if last else 0
+            commits = map(self._log.read_commit, range(first, self._log.version + 1))
+            used.update(add.path for commit in commits if commit for add in commit.adds)
+        self._area.sweep(folders, newest, used)
 
     def _newest_published(self, staged: int) -> int:
         """The newest txid of any version: the last one may be the replay of part of a group.
