@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import NewValues, Sink, StateQuery
-from txn.engine.base.attempt import Emission, table_publication
+from txn.engine.base.attempt import Emission, Staging, table_publication
 from txn.engine.base.killpoints import reached
 from txn.engine.work.emission import Emissions
 from txn.engine.work.history import History, Step
 from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
-from txn.errors import RecoveryRefusedError, TopologyError
+from txn.errors import FailedException, RecoveryRefusedError, TopologyError
 from txn.interfaces import NOTICES, Member, Publication, Staged
 from txn.interfaces.committer_capabilities import CleansUp
+from txn.protocol.ledgers import ProcessingLedger
 
 __all__ = ["Backfill", "Leader", "require_history", "require_refillable"]
 
@@ -156,10 +157,23 @@ class Backfill:
                 cleaning.callback(self._emissions.release, attempt)
                 emissions.append(self._emissions.emit(attempt, member.read, one_task=together))
             stagings = self._stager.stage(self._sink, emissions)
-            self._emissions.check_read(
-                [(one, [staging]) for one, staging in zip(emissions, stagings, strict=True)]
-            )
+            for emission, staging in zip(emissions, stagings, strict=True):
+                self._require_read(emission, staging)
+                self._emissions.check_read([(emission, [staging])])
         return Staged.together([staging.staged for staging in stagings])
+
+    def _require_read(self, emission: Emission, staging: Staging) -> None:
+        """Refuse rows that lack a planned part of their source, or have another one."""
+        sink = self._sink
+        parts = self._emissions.planned_parts(sink, emission.metadata)
+        ledger = ProcessingLedger(lambda: 1, parts)
+        ledger.emitted()
+        ledger.staged(sink.name, staging.read)
+        if ledger.edges:
+            raise FailedException(
+                f"{emission.evaluation.attempt} of table '{sink.name}': planned and never read: "
+                f"{ledger.missing()}"
+            )
 
     def _publication(self, step: Step) -> Publication:
         last = step.members[-1]

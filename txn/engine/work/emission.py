@@ -121,6 +121,10 @@ class Emissions:
             read.append((emission.evaluation.attempt, chosen))
         self._spouts.check_read(read)
 
+    def planned_parts(self, sink: Sink, metadata: Metadata) -> dict[str, dict[str, list[str]]]:
+        """Return `Spouts.planned_parts` of one table."""
+        return self._spouts.planned_parts([sink], metadata)
+
     def explain(
         self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
     ) -> BaseException:
