@@ -144,7 +144,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a late table has an empty history": (
         Backfill,
         "_stage",
-        lambda self, step, attempts: Staged(attempts[0], ()),
+        lambda self, step, attempts: Staged.together([Staged(one, ()) for one in attempts]),
     ),
     "the oracle forgets that rows may be doubled": (oracle, "_row", once),
 }
