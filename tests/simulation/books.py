@@ -16,6 +16,7 @@ from tests.simulation.delta import Table
 from tests.simulation.kernel import Process
 from tests.simulation.plan import TableKind
 from tests.simulation.sources import STREAM_SIZE, records_of
+from tests.simulation.tables import shape_of
 from tests.simulation.world import World
 from txn.attempts import TransactionAttempt
 
@@ -71,10 +72,47 @@ class Books:
         """ZooKeeper's nodes as they were at some time since the newest commit."""
         self.was_restored = False
         self._in_backup: dict[int, dict[str, Any]] = {}
+        self.final: dict[int, set[int]] = {}
+        """Committed txid -> its attempts that the tables hold: transactional ones may differ."""
         self.damaged: str | None = None
         self._struck: dict[Process, set[str]] = {}
 
-    # --- helpers -----------------------------------------------------------------------------
+    # --- releases of the program -------------------------------------------------------------
+
+    def has_shape(self, name: str, release: int) -> bool:
+        """Whether a table has its shape in a release of the program."""
+        table, expected = self._world.tables[name], shape_of(self._world, name, release)
+        assert table.metadata is not None
+        properties = table.metadata.configuration
+        columns = [
+            (field["name"], field["type"]) for field in json.loads(table.schema.to_json())["fields"]
+        ]
+        return (
+            columns == [*expected["columns"]]
+            and json.loads(properties["txn.keys"]) == [*expected.get("keys", ())]
+            and properties["txn.buckets"] == str(expected.get("buckets", 0))
+        )
+
+    def knows_release(self) -> bool:
+        """Whether something durable is of the second program alone."""
+        tables = self._world.plan.tables
+        return any(
+            name in self.versions if tables[name].since else not self.has_shape(name, 0)
+            for name, table in self._world.tables.items()
+            if table.commits
+        )
+
+    def is_released(self) -> bool:
+        """Whether all tables have the shape of the newest program."""
+        return all(
+            self.has_shape(name, 1) and (self.ledgers[name].last >= self.committed)
+            for name, table in self._world.tables.items()
+            if table.commits
+        )
+
+    def _is_late(self, name: str) -> bool:
+        """Whether the committed txids are not all in a table yet, which may be right."""
+        return bool(self._world.plan.tables[name].since) and name not in self.versions
 
     def _count(self, what: str) -> None:
         self._world.counts[what] += 1
@@ -126,7 +164,7 @@ class Books:
         if not takes and writes and process.epoch:
             self._check_writer(process, writes)
         for op in writes:
-            self._written(op)
+            self._written(op, process)
         if self.backup is None and self.newest and not self.damaged and world.random.random() < 0.3:
             self.backup = {path: node.data for path, node in world.ensemble.nodes.items()}
             self._in_backup = dict(self.newest)
@@ -154,7 +192,7 @@ class Books:
             f"{self.damaged} is damaged",
         )
 
-    def _written(self, op: Op) -> None:
+    def _written(self, op: Op, process: Process) -> None:
         in_quarantine = op.path.startswith(f"{ROOT}/quarantine/")
         if op.kind == "delete":
             if in_quarantine:
@@ -162,7 +200,7 @@ class Books:
         elif op.path.startswith(f"{ROOT}/batches/"):
             self._started(json.loads(op.data))
         elif op.path == f"{ROOT}/committed":
-            self._committed(json.loads(op.data))
+            self._committed(json.loads(op.data), process)
         elif in_quarantine:
             record = json.loads(op.data)
             self._count("txid quarantined")
@@ -208,12 +246,26 @@ class Books:
         if before is not None and before["epoch"] != epoch:
             self._count("open txid started again by another leader")
 
-    def _committed(self, record: dict[str, Any]) -> None:
+    def _committed(self, record: dict[str, Any], process: Process) -> None:
         txid, before = record["txid"], self.committed
+        is_own = any(
+            ledger.attempts.get(txid, (0, 0))[1] == process.epoch
+            for ledger in self.ledgers.values()
+        )
+        for name in record["tables"] if is_own else ():
+            self._must(
+                self.has_shape(name, process.release),
+                f"changed before: {process} commits txid {txid}, and table {name} has not the "
+                f"shape of its program",
+            )
+        self._must(
+            all(name in record["tables"] for name in self.versions),
+            f"no table is left out: {process} commits txid {txid} with {record['tables']}",
+        )
         self._world.trace(f"COMMITTED {txid} {record['tables']}")
         self._must(txid > before, f"committed rises: {txid} after {before}")
         for one in range(before + 1, txid + 1):
-            self._commit(one, record)
+            self._commit(one, record, process.release if is_own else 0)
         for name, version in record["tables"].items():
             held = self.ledgers[name].versions.get(version, 0) if name in self.ledgers else 0
             self._must(
@@ -235,7 +287,7 @@ class Books:
             self.newest.pop(one, None)
         self._world.committed()
 
-    def _commit(self, txid: int, record: dict[str, Any]) -> None:
+    def _commit(self, txid: int, record: dict[str, Any], release: int) -> None:
         """One txid becomes committed: every table has it, from the same attempt's metadata."""
         # ZooKeeper's own may be gone since it was restored; then the tables' logs have told it.
         known = [start for (t, _, _), start in self.starts.items() if t == txid]
@@ -247,8 +299,11 @@ class Books:
             s: set() for s in range(len(self._world.plan.kinds))
         }
         for name, kind in self._world.plan.tables.items():
+            if kind.since > release and name not in record["tables"]:
+                continue  # the former program has published it
             ledger = self.ledgers.get(name)
             if ledger is not None and txid in ledger.txids:
+                self.final.setdefault(txid, set()).add(ledger.attempts[txid][0])
                 for stream in kind.streams:
                     found[stream].add(_of_stream(ledger.txids[txid], stream))
                 continue
@@ -295,6 +350,10 @@ class Books:
     ) -> None:
         """A spout is asked for the rows of an attempt."""
         start = self.starts.get((attempt.txid, attempt.attempt_id, process.epoch))
+        if attempt.txid <= self.committed and attempt.attempt_id in self.final.get(
+            attempt.txid, ()
+        ):
+            return  # it is read anew for a late table, as that table's rows will show
         self._must(
             start is not None and start["spouts"].get(f"s{stream}") == metadata,
             f"START before emission: {attempt} of epoch {process.epoch} is emitted, and ZooKeeper "
@@ -339,9 +398,10 @@ class Books:
         """A version has come to be."""
         ledger = self.ledgers.setdefault(table.name, Ledger())
         publication = info.get("txn")
-        mark = info.get("txn_fence") or info.get("txn_settled") or info.get("txn_compaction")
+        marks = ("txn_fence", "txn_settled", "txn_compaction", "txn_change")
+        mark = next((info[key] for key in marks if info.get(key)), None)
         if publication is not None:
-            self._published(table, ledger, publication)
+            self._published(table, ledger, publication, process)
         elif mark is not None:
             self._must(
                 mark["epoch"] >= ledger.epoch,
@@ -349,6 +409,8 @@ class Books:
                 f"{ledger.epoch}",
             )
             ledger.epoch = max(ledger.epoch, mark["epoch"])
+            if "txn_change" in info:
+                self._changed(table, mark, process)
             if "txn_compaction" in info:
                 self._count("compaction landed")
                 if ledger.last > self.committed:
@@ -361,7 +423,29 @@ class Books:
         ledger.versions[table.version] = ledger.last
         self._check_rows(table, ledger)
 
-    def _published(self, table: Table, ledger: Ledger, publication: dict[str, Any]) -> None:
+    def _changed(self, table: Table, mark: dict[str, Any], process: Process | None) -> None:
+        self._count("table changed")
+        if table.parsed[-1].adds:
+            self._count("table rebuilt")
+        release = process.release if process is not None else -1
+        self._must(
+            self.has_shape(table.name, release) and (release > 0 or not table.active),
+            f"former program refused: {process} gives {table.name} v{table.version} the shape "
+            f"{table.description()}",
+        )
+        self._must(
+            mark["txid"] == self.committed or self._is_late(table.name),
+            f"between two txids: {table.name} v{table.version} is changed at txid {mark['txid']}, "
+            f"and {self.committed} is committed",
+        )
+
+    def _published(
+        self,
+        table: Table,
+        ledger: Ledger,
+        publication: dict[str, Any],
+        process: Process | None,
+    ) -> None:
         first, last = publication["first_txid"], publication["last_txid"]
         epoch, where = publication["epoch"], f"{table.name} v{table.version}"
         members = publication["members"] or [
@@ -376,6 +460,14 @@ class Books:
         ledger.lacks = table.version in table.garbled
         self._must(epoch >= ledger.epoch, f"fencing: {where} by epoch {epoch} after {ledger.epoch}")
         ledger.epoch = max(ledger.epoch, epoch)
+        if process is not None:
+            self._must(
+                self.has_shape(table.name, process.release),
+                f"former program refused: {process} publishes in {where}, which has another shape",
+            )
+        if self._is_late(table.name) and first <= self.committed:
+            self._filled(table, ledger, members, where)
+            return
         skips = self._world.plan.tables[table.name].semantics == "transactional"
         if skips and first <= self.committed < last:
             # What it held already was committed meanwhile; of the rest nothing was known.
@@ -398,6 +490,41 @@ class Books:
         for member in members:
             self._member(table, ledger, member, epoch, where)
         ledger.last = last
+
+    def _filled(
+        self, table: Table, ledger: Ledger, members: list[dict[str, Any]], where: str
+    ) -> None:
+        """A late table gets what was committed, as if it had always been there."""
+        self._count("late table filled")
+        if members[0]["txid"] <= ledger.last:
+            self._count("late table filled again")
+            ledger.last = members[0]["txid"] - 1
+            self._must(
+                all(
+                    ledger.attempts[txid][0] not in self.final.get(txid, ())
+                    # The leader may have looked before a process beside it was fenced.
+                    or ledger.attempts[txid][1] < ledger.epoch
+                    for txid in ledger.txids
+                    if txid > ledger.last
+                ),
+                f"a late table has every txid once: {where} holds {members} again",
+            )
+            ledger.txids = {t: r for t, r in ledger.txids.items() if t <= ledger.last}
+        for member in members:
+            txid, attempt = member["txid"], member["attempt_id"]
+            self._must(
+                txid == ledger.last + 1 and attempt in self.final.get(txid, ()),
+                f"a late table has every txid once: {where} holds {txid}:{attempt} after "
+                f"{ledger.last}, and attempts {self.final.get(txid)} were committed",
+            )
+            own = (start for (t, a, _), start in self.starts.items() if (t, a) == (txid, attempt))
+            reads = [start for start in own if start["spouts"] == member["read"]]
+            if not reads:
+                self._must(False, f"START before publication: {where} holds {member}")
+                return
+            ledger.txids[txid] = self._records_of_start(reads[-1])
+            ledger.attempts[txid] = attempt, ledger.epoch
+            ledger.last = txid
 
     def _member(
         self, table: Table, ledger: Ledger, member: dict[str, Any], epoch: int, where: str

@@ -39,6 +39,7 @@ FAULTS = (
     "table properties",  # somebody changed properties of a table
     "rival",  # a second process wants to lead
     "stop",  # a clean stop is asked for
+    "former program",  # a process is started with the program before the change
 )
 
 

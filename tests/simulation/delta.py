@@ -47,6 +47,16 @@ class Blob:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """`deltalake.Schema`."""
+
+    text: str
+
+    def to_json(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Metadata:
     """`DeltaTable.metadata()`."""
 
@@ -90,6 +100,18 @@ class Table:
     """Versions that lack a file which they were to add."""
     schema: Any = None
     metadata: Metadata | None = None
+    definitions: list[tuple[int, Any, Metadata]] = field(default_factory=list)
+    """(version, schema, metadata) of every version that has a definition, oldest first."""
+
+    def defined(self, version: int, schema: Any, metadata: Metadata) -> None:
+        """A version defines the table."""
+        self.schema, self.metadata = schema, metadata
+        self.definitions.append((version, schema, metadata))
+
+    def definition(self, version: int) -> tuple[Any, Metadata]:
+        """Schema and metadata as of a version."""
+        found = [one for one in self.definitions if one[0] <= version]
+        return found[-1][1:]
 
     def files_at(self, version: int) -> list[str]:
         """Paths of the files of a version."""
@@ -163,6 +185,13 @@ class Table:
         self.active.update(active_files(commit.adds))
         self.added.update((add.path, version) for add in commit.adds)
         self.referred.update(add.path for add in commit.adds)
+        if (described := commit.metadata) is not None:
+            metadata = Metadata(
+                str(described["id"]),
+                dict(described["configuration"]),
+                [*described["partitionColumns"]],
+            )
+            self.defined(version, Columns(described["schemaString"]), metadata)
         return True
 
 
@@ -205,10 +234,8 @@ class SimDeltaTable:
         text = text_of([], apps, properties.custom_metadata)
 
         def landed() -> None:
-            table.schema = schema
-            table.metadata = Metadata(
-                uri, dict(options["configuration"]), list(options["partition_by"])
-            )
+            metadata = Metadata(uri, dict(options["configuration"]), list(options["partition_by"]))
+            table.defined(0, schema, metadata)
 
         if not _append(world, table, 0, text, landed):
             raise CommitFailedError("version 0 exists already")
@@ -217,11 +244,10 @@ class SimDeltaTable:
         return self._version
 
     def schema(self) -> Any:
-        return self._table.schema
+        return self._table.definition(self._version)[0]
 
     def metadata(self) -> Metadata:
-        assert self._table.metadata is not None
-        return self._table.metadata
+        return self._table.definition(self._version)[1]
 
     def protocol(self) -> Protocol:
         return Protocol()

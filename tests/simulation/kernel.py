@@ -40,6 +40,8 @@ class Process:
     epoch: int = 0
     """As far as the world has seen it lead."""
     label: Any = None
+    release: int = 0
+    """Of the program that it runs."""
 
     def __str__(self) -> str:
         return self.name

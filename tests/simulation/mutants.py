@@ -30,6 +30,7 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
 from txn.engine.loop.attempt_failures import AttemptFailures
 from txn.engine.loop.in_flight import LiveAttempts
+from txn.engine.work.backfill import Backfill
 from txn.engine.work.commit import CommitTurn
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
@@ -336,6 +337,13 @@ def _none_published(*args: Any, **named: Any) -> Any:
 _reconcile = txn.protocol.recovery.reconcile
 
 
+def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, most: int) -> None:
+    _fill(self, replace(history, publications=history.publications[:-1]), after, committed, most)
+
+
+_fill = Backfill.run
+
+
 MUTANTS: dict[str, Mutant] = {
     "newer-unchecked": Mutant(
         "A publication need not be newer than what the table holds.",
@@ -467,6 +475,18 @@ MUTANTS: dict[str, Mutant] = {
             (TableCommitter, "_publish", _publish_withdrawing),
             (LiveAttempts, "_discard", _discard_always),
         ),
+    ),
+    "change-left-out": Mutant(
+        "Tables keep their shape when the program has another one.",
+        ((TableCommitter, "change_shape", lambda self, committed: None),),
+    ),
+    "half-changed": Mutant(
+        "A table is changed that holds rows of a txid which others may lack.",
+        ((TableCommitter, "_refuse_unfinished", lambda self, *_, **__: None),),
+    ),
+    "late-skips": Mutant(
+        "A late table does not get the newest committed txid.",
+        ((Backfill, "run", _fill_up_to_the_last),),
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was quarantined.",

@@ -6,12 +6,12 @@ al., ISSTA 2012): a run in which everything goes wrong at once gets nowhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from txn.config import TopologyConfig
 
-__all__ = ["Plan", "TableKind", "draw_plan"]
+__all__ = ["CHANGING", "Plan", "Release", "TableKind", "draw_plan", "with_release"]
 
 COMMON = {
     "crash": (0.0005, 0.006),
@@ -47,6 +47,9 @@ COMMON = {
 """Fault -> least and greatest rate where a seed has it. What an occasion is, says who asks."""
 JOINS = ("join inner", "join left", "join full")
 FEEDS = (*JOINS, "query committed", "query txid-1", "new values")
+CHANGING = (7, 12, 15)
+"""Of 16 seeds, those that have a second program: none of them is a recorded one of a mutant of
+before there were changes."""
 OFTEN = (
     "zk answer lost",
     "zk write late",
@@ -77,6 +80,24 @@ class TableKind:
     """`rows`: of all its streams; else one of `FEEDS`, into an append table."""
     of: str = ""
     """The state table that a query asks, or whose new values it takes."""
+    since: int = 0
+    """The first release of the program that has it."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """The second program of a run."""
+
+    at: float
+    """When the first process starts that has it."""
+    how: str
+    """How it gets its turn: `stop`, `kill` or `pause` the leader, or wait `beside` it."""
+    extended: frozenset[str]
+    """Tables that get a column."""
+    rebuilt: frozenset[str]
+    """Tables whose rows are written anew: a renamed column or key, or more buckets."""
+    fills: int
+    """How often the late table is filled beside a leader."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +123,18 @@ class Plan:
     until: str
     standby: bool
     same_machine: bool
+    release: Release | None = None
+
+    def extends(self, table: str, release: int) -> bool:
+        """Whether a table has one column more in a release of the program."""
+        return bool(release and self.release and table in self.release.extended)
+
+    def rebuilds(self, table: str, release: int) -> bool:
+        """Whether a table has its other shape in a release of the program."""
+        return bool(release and self.release and table in self.release.rebuilt)
+
+    def buckets_of(self, table: str, release: int) -> int:
+        return self.buckets + 2 * self.rebuilds(table, release)
 
     @property
     def opaque(self) -> bool:
@@ -145,6 +178,34 @@ def draw_plan(random: Random) -> Plan:
         standby=random.random() < 0.5,
         same_machine=random.random() < 0.5,
     )
+
+
+def with_release(plan: Plan, random: Random) -> Plan:
+    """The plan, with a second program that changes tables or has one more.
+
+    Args:
+        random: of its own: what else is drawn stays as it is without the second program.
+    """
+    if "append garbled" in plan.rates:
+        return plan
+    tables, rates = dict(plan.tables), dict(plan.rates)
+    fills = 0
+    if random.random() < 0.5:
+        tables["late"] = replace(_table(random, plan.kinds), since=1)
+        fills = random.choice((0, 1, 1, 2))
+        rates.pop("log cleaned", None)  # what the txids read must be known
+    # Whoever has set any property is taken for the one who made the difference, and refused.
+    rates.pop("table properties", None)
+    rates["former program"] = random.uniform(0.1, 0.5)
+    some = random.uniform(0.2, 1)
+    release = Release(
+        at=random.uniform(0.1, plan.calm_at),
+        how=random.choice(("stop", "kill", "pause", "beside")),
+        extended=frozenset(name for name in plan.tables if random.random() < some),
+        rebuilt=frozenset(name for name in plan.tables if random.random() < some / 2),
+        fills=fills,
+    )
+    return replace(plan, tables=tables, rates=rates, release=release)
 
 
 def _kinds(random: Random) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ __all__ = [
     "join",
     "matches",
     "merge",
+    "next_generation",
     "partials",
     "revert",
     "rows_below",
@@ -105,6 +106,14 @@ def join(stored: Iterable[State], new: Iterable[Partial], *, keeps_previous: boo
             rows.append(State(row.key, row.value + update.value, update.txid))
     rows += [State(row.key, row.value, row.txid) for row in fresh.values()]
     return rows
+
+
+def next_generation(rows: Iterable[State | Partial]) -> list[State | Partial]:
+    """`generation_rows`: one row per key, without previous values."""
+    rows = list(rows)
+    if rows and isinstance(rows[0], State):
+        return [State(row.key, row.value, row.txid) for row in rows]
+    return [*merge(rows)]  # type: ignore[arg-type]
 
 
 def rows_below(rows: Iterable[Kept | Partial], txid: int) -> list[Kept | Partial]:

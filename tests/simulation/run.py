@@ -17,26 +17,30 @@ from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
 from tests.simulation.delta import Blob, Table, text_of
 from tests.simulation.kernel import Crash, Kernel, Process
-from tests.simulation.plan import JOINS, TableKind, draw_plan
+from tests.simulation.plan import CHANGING, JOINS, TableKind, draw_plan, with_release
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import SimSpout
-from tests.simulation.spark import SparkSession, stats_of
+from tests.simulation.spark import SparkFault, SparkSession, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
 from txn.delta.commits import epoch_app
+from txn.engine.filling import fill
 from txn.engine.running import RunningTopology
 from txn.errors import (
     BatchError,
     ColumnsUnknownError,
     CommitConflictError,
+    FailedException,
     FencedError,
     LeaderExistsError,
     ProgressUnavailableError,
     ProgressUnreadableError,
     RecoveryRefusedError,
     SourceChangedError,
+    StagedFileError,
     StorageUnavailableError,
+    TableRefusedError,
 )
 from txn.interfaces import FENCE_KEY, SpoutKind, StagedFile
 from txn.topology import Stream, Topology, TxnState
@@ -110,6 +114,8 @@ class Run:
         self.original: tuple[str, bytes] | None = None
         self.repaired_at = -10.0
         self.started = 0
+        self.former_until = 0
+        """The txid up to which the former program has to run on; 0: it has not."""
 
     def begin(self) -> None:
         """What is going to happen whatever the processes do."""
@@ -128,6 +134,10 @@ class Run:
         self._start("a")
         if world.faults.strikes("rival"):
             kernel.at(random.uniform(0, plan.calm_at / 2), lambda: self._start("b"))
+        if plan.release is not None:
+            kernel.at(plan.release.at, self._release)
+            for _ in range(plan.release.fills):
+                kernel.at(random.uniform(0, plan.release.at * 1.5), self._fill_beside)
         kernel.at(plan.calm_at, self._calm)
         kernel.at(plan.ends_by, self._out_of_time)
 
@@ -142,13 +152,20 @@ class Run:
             self._poison()
         self.started += 1
         machine = "m" if self.plan.same_machine else f"m-{slot}"
-        process = Process(f"{slot}{self.started}", 1000 + self.started, machine)
+        name = f"{slot}{self.started}"
+        process, spark = self._process(name, self._next_release(), 1000 + self.started, machine)
         self.alive[slot] = process
+        process.on_death.append(lambda: self._died(slot, process))
+        self.kernel.spawn(process, "main", lambda: self._main(slot, process, spark))
+
+    def _process(
+        self, name: str, release: int, pid: int = 0, machine: str = ""
+    ) -> tuple[Process, Any]:
+        process = Process(name, pid, machine, release=release)
         self.kernel.processes.append(process)
         spark = SparkSession(self.plan.slots)
         self.world.contexts[process] = spark.sparkContext
-        process.on_death.append(lambda: self._died(slot, process))
-        self.kernel.spawn(process, "main", lambda: self._main(slot, process, spark))
+        return process, spark
 
     def _died(self, slot: str, process: Process) -> None:
         self.world.trace(f"{process} is dead")
@@ -164,13 +181,13 @@ class Run:
         world = self.world
         error: BaseException | None = None
         try:
-            definition = self._topology().definition
+            definition = self._topology(process.release).definition
             waits = slot == "b" and self.plan.standby
             running = RunningTopology(
                 definition,
                 spark,
                 SimStore(world, waits=waits),
-                until=self.plan.until,  # type: ignore[arg-type]
+                until=self._until(process),  # type: ignore[arg-type]
                 clock=CLOCK.time,
                 monotonic=CLOCK.monotonic,
                 ids=world.edge_id,
@@ -192,6 +209,22 @@ class Run:
         self._ended(process, error)
         self.kernel.kill(process)
 
+    def _is_of_change(self, process: Process, error: BaseException) -> bool:
+        """Whether a process ended rightly because the program changes."""
+        world, starting = self.world, process not in self.running or process in self.waited
+        if isinstance(error, TableRefusedError) and "it holds rows of txid" in str(error):
+            world.counts["change refused in a half-published table"] += 1
+            self.former_until = world.books.committed + 1
+            return bool(process.release and starting)
+        if not process.release and world.books.knows_release():
+            world.counts["former program refused"] += 1
+            # During the run, if a table is opened with the first rows: the books see that nothing
+            # was published in it by then.
+            return isinstance(error, TableRefusedError | RecoveryRefusedError)
+        # What changes or fills tables is tried once, by the start.
+        once = SparkFault | FailedException | StagedFileError
+        return bool(process.release and starting and isinstance(error, once))
+
     def _stop(self, process: Process) -> None:
         running = self.running.get(process)
         if running is not None and not process.dead:
@@ -204,8 +237,10 @@ class Run:
         world.trace(f"{process} ended: {told[:400]}")
         world.counts[f"ended: {'well' if error is None else type(error).__name__}"] += 1
         if error is None:
-            if not world.faults.on and self._is_done():
+            if not world.faults.on and self._is_done() and world.books.is_released():
                 self.kernel.stop()
+            return
+        if self._is_of_change(process, error):
             return
         if isinstance(error, ProgressUnreadableError) and world.books.damaged is not None:
             self._repair()
@@ -234,9 +269,15 @@ class Run:
         if not fair:
             self.kernel.fail(f"{process} of epoch {process.epoch} ended wrongly: {told}", error)
 
-    def _topology(self) -> Topology:
+    def _topology(self, release: int) -> Topology:
         plan, world = self.plan, self.world
-        topology = Topology(NAME, plan.config)
+        config = plan.config
+        if release and plan.release is not None:
+            late = tuple(name for name, table in plan.tables.items() if table.since)
+            rebuilt = tuple(sorted(plan.release.rebuilt))
+            changed = {"rebuilt_tables": rebuilt, "backfilled_tables": late}
+            config = config.model_copy(update=changed)
+        topology = Topology(NAME, config)
         streams = [
             topology.stream(
                 f"s{number}",
@@ -246,12 +287,72 @@ class Run:
         ]
         states: dict[str, TxnState] = {}
         for name, table in plan.tables.items():
+            if table.since > release:
+                continue
             own = [streams[number] for number in table.streams]
             stream = fed(table, own, states)
-            committer = make_committer(world, name, table.kind, table.semantics, plan.buckets)
+            committer = make_committer(world, name, release)
             sink = topology._add_sink(stream._node, committer)
             states[name] = TxnState(topology, SimTable(world, name), sink, ("key",), {})
         return topology
+
+    # --- the program that follows ------------------------------------------------------------
+
+    def _newest_release(self) -> int:
+        release = self.plan.release
+        return int(release is not None and self.kernel.now >= release.at)
+
+    def _next_release(self) -> int:
+        """Which program the next process has."""
+        if self.former_until > self.world.books.committed:
+            return 0
+        newest = self._newest_release()
+        return 0 if newest and self.world.faults.strikes("former program") else newest
+
+    def _until(self, process: Process) -> str | int:
+        is_asked = not process.release and self.former_until > self.world.books.committed
+        return self.former_until if is_asked else self.plan.until
+
+    def _release(self) -> None:
+        """The second program gets its turn."""
+        release = self.plan.release
+        assert release is not None
+        self.world.trace(f"RELEASE {release}")
+        for process in [one for one in self.alive.values() if not one.dead]:
+            if release.how == "stop":
+                self._stop(process)
+            elif release.how == "kill":
+                self.kernel.kill(process)
+            elif release.how == "pause":
+                self.world.stall(process, self.random.uniform(1, 4))
+        self._start("b")
+
+    def _fill_beside(self) -> None:
+        """Somebody runs `txn backfill`."""
+        self.started += 1
+        process, spark = self._process(f"f{self.started}", 1)
+        process.on_death.append(lambda: self.world.process_died(process))
+        self.kernel.spawn(process, "main", lambda: self._fill(process, spark))
+
+    def _fill(self, process: Process, spark: Any) -> None:
+        world = self.world
+        definition = self._topology(1).definition
+        late = [sink.name for sink in definition.sinks if self.plan.tables[sink.name].since]
+        told = "well"
+        try:
+            clocks: Any = {"sleep": CLOCK.sleep, "clock": CLOCK.monotonic}
+            with closing(ZooKeeperBackend(HOSTS, self.plan.config, **clocks)) as backend:
+                status = backend.status(NAME)
+                with closing(SimStore(world, waits=False)) as store:
+                    life, epoch = status.incarnation, status.epoch
+                    fill(definition, spark, store, late, epoch=epoch, life=life, stragglers=[])
+        except Crash:
+            raise
+        except Exception as error:  # noqa: BLE001 - somebody reads it, and runs it again or not
+            told = f"{type(error).__name__}: {error}"
+        world.trace(f"{process} filled: {told[:400]}")
+        world.counts[f"filled beside: {told.split(':')[0]}"] += 1
+        self.kernel.kill(process)
 
     # --- around them -------------------------------------------------------------------------
 
@@ -414,6 +515,9 @@ class Run:
         elif self._is_done():
             for process in list(self.running):
                 self._stop(process)
+        for process in list(self.running):
+            if process.release < self._next_release():
+                self._stop(process)
         self.kernel.at(self.kernel.now + LOOK_SECS, self._look)
 
     def _ask_for_replays(self) -> None:
@@ -463,6 +567,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
     began = time.process_time()
     random = Random(seed)
     plan = draw_plan(random)
+    if seed % 16 in CHANGING:
+        plan = with_release(plan, Random(f"release {seed}"))
     kernel = Kernel()
     world = World(
         plan, kernel, random, Faults(random, dict(plan.rates), plan.calm_at), Random(~seed)

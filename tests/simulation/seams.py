@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+import committers.append_table
 import committers.log_layout.committer
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
 import committers.staging.area
+import committers.state_committer
 import committers.table_committer
 import committers.upsert_layout.committer
 import committers.verifying.same_table
@@ -28,11 +30,13 @@ import txn.delta.loading
 import txn.engine.base.mailbox
 import txn.engine.base.shared_rows
 import txn.engine.base.threads
+import txn.engine.filling
 import txn.engine.loop.equipment
 import txn.engine.loop.maintenance
 import txn.engine.running
 import txn.engine.work.commit
 import txn.engine.work.emission
+import txn.engine.work.history
 import txn.engine.work.jobs
 import txn.engine.work.lookups
 import txn.engine.work.staging
@@ -131,6 +135,13 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "UpsertReader", tables.SimUpsertReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
+        (txn.engine.filling, "time", clock),
+        (txn.engine.work.history, "Storage", delta.SimStorage),
+        (committers.append_table, "strict_reader", tables.RowReader),
+        (committers.append_table, "types_of", lambda spec: {}),
+        (committers.append_table, "renamed_and_cast", tables.renamed_and_cast),
+        (committers.state_committer, "bucket_reader", tables.RowReader),
+        (committers.state_committer, "generation_rows", tables.generation_rows),
         (txn.engine.loop.equipment, "own_session", spark.same_session),
         (txn.engine.work.jobs, "SettingsWatch", spark.NoWatch),
         (txn.engine.work.jobs, "make_active", spark.no_thread),

@@ -97,6 +97,9 @@ class Frame:
     def coalesce(self, _: int) -> Frame:
         return self
 
+    def repartition(self, _: int, *columns: str) -> Frame:
+        return self
+
     def localCheckpoint(self, eager: bool = True) -> Frame:  # noqa: N802
         return self
 

@@ -13,6 +13,7 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.reading import LogReader, UpsertReader
+from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import UpsertCommitter
 from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation import rows as model
@@ -27,6 +28,7 @@ from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State, StoredRows
 
 __all__ = [
+    "RowReader",
     "SimCompactedRows",
     "SimLogReader",
     "SimRewrite",
@@ -34,11 +36,75 @@ __all__ = [
     "SimUpsertReader",
     "from_previous_values",
     "from_replaced_rows",
+    "generation_rows",
     "make_committer",
+    "renamed_and_cast",
+    "shape_of",
 ]
 
 
-class SimAppend(AppendingCommitter):
+def shape_of(world: World, name: str, release: int) -> dict[str, Any]:
+    """Columns, keys, values and buckets of a table in a release of the program."""
+    plan = world.plan
+    kind = plan.tables[name].kind
+    renamed, more = plan.rebuilds(name, release), plan.extends(name, release)
+    extra = (("extra", "long"),) if more else ()
+    if kind == "append":
+        record = "entry" if renamed else "record"
+        return {"columns": ((record, "long"), *extra, (TXID, "long"))}
+    key = "id" if renamed and kind == "log" else "key"
+    bucket = (("txn_bucket", "integer"),) if kind == "upsert" else ()
+    return {
+        "columns": ((key, "long"), ("value", "string"), *extra, (TXID, "long"), *bucket),
+        "keys": (key,),
+        "values": (("extra", "Sum(extra)"),) if more else (),
+        "buckets": plan.buckets_of(name, release) if kind == "upsert" else 0,
+    }
+
+
+WERE = {"append": {"entry": "record"}, "log": {"id": "key"}, "upsert": {}}
+"""Kind of a table -> `columns_were`, in every release."""
+
+
+class Shaped(TableCommitter):
+    """What the committers have in common: the shape is that of the program of their process."""
+
+    def _spec(self, schema: Any) -> TableSpec:
+        self._staged_schema = self._stored_columns = schema
+        world = current_world()
+        kind = world.plan.tables[self.name].kind
+        shape = shape_of(world, self.name, world.kernel.alive().process.release)
+        return TableSpec(self._opened.topology, kind, self.semantics, **shape)
+
+    def _session(self, conf: object) -> Any:
+        return None
+
+    def _logged_schema(self) -> Any:
+        return None
+
+
+class RowReader:
+    """In place of a `DataFrameReader` of one table's files."""
+
+    def __init__(self, session: object, schema: object, storage: Any) -> None:
+        self._table: Table = storage.table
+
+    def parquet(self, *urls: str) -> Frame:
+        current_world().io("read")
+        return Frame(_read(self._table, [url.split("/", 1)[1] for url in urls]))
+
+
+def renamed_and_cast(rows: Frame, types: object, spec: object, table: str) -> Frame:
+    """In place of `committers.generations.rows.renamed_and_cast`: columns have no names here."""
+    return rows
+
+
+def generation_rows(rows: Frame, *described: object) -> tuple[Frame, bool]:
+    """In place of `committers.generations.state_rows.generation_rows`."""
+    return Frame(model.next_generation(rows.rows)), False
+
+
+class SimAppend(Shaped, AppendingCommitter):
     """An append table."""
 
     layout = "append"
@@ -58,12 +124,6 @@ class SimAppend(AppendingCommitter):
         right = kind.streams[1] if kind.feed in JOINS else None
         return Frame(
             (None, row) if row // STREAM_SIZE == right else (row, None) for row in batch.rows
-        )
-
-    def _spec(self, schema: Any) -> TableSpec:
-        self._staged_schema = schema
-        return TableSpec(
-            self._opened.topology, "append", self.semantics, (("record", "long"), (TXID, "long"))
         )
 
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
@@ -109,7 +169,7 @@ class SimCompactedRows(CompactedRows):
         return Frame(model.merge(_rows_of(self, [file.path for file in files])))
 
 
-class SimLog(LogCommitter):
+class SimLog(Shaped, LogCommitter):
     """A state table with layout="log"."""
 
     def values_schema(self, partials: Any) -> Any:
@@ -120,11 +180,6 @@ class SimLog(LogCommitter):
 
     def partials(self, batch: Any, count_as: str | None = None) -> Any:
         return batch
-
-    def _spec(self, schema: Any) -> TableSpec:
-        self._staged_schema = schema
-        columns = (("key", "long"), ("value", "string"), (TXID, "long"))
-        return TableSpec(self._opened.topology, "log", self.semantics, columns, ("key",))
 
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
         return Frame(model.partials(_keyed(partials), attempt.txid))
@@ -184,7 +239,7 @@ class SimRewrite(BucketRewrite):
         return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
 
 
-class SimState(UpsertCommitter):
+class SimState(Shaped, UpsertCommitter):
     """A state table with layout="upsert"."""
 
     groups = True
@@ -210,19 +265,6 @@ class SimState(UpsertCommitter):
     def partials(self, batch: Any, count_as: str | None = None) -> Any:
         return batch
 
-    def _spec(self, schema: Any) -> TableSpec:
-        self._staged_schema = self._stored_columns = schema
-        columns = (("key", "long"), ("value", "string"), (TXID, "long"), ("txn_bucket", "integer"))
-        return TableSpec(
-            self._opened.topology,
-            "upsert",
-            self.semantics,
-            columns,
-            ("key",),
-            (),
-            self._layout.buckets,
-        )
-
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
         return Frame(model.partials(_keyed(partials), attempt.txid))
 
@@ -243,14 +285,17 @@ def _read(table: Table, paths: Iterable[str]) -> list[Any]:
     return [row for path in paths for row in table.blobs[path].rows]
 
 
-def make_committer(world: World, name: str, kind: str, semantics: str, buckets: int) -> Committer:
+def make_committer(world: World, name: str, release: int) -> Committer:
     """The committer of one table, as a new process makes it."""
-    meaning = Semantics(semantics)
+    table = world.plan.tables[name]
+    kind, meaning = table.kind, Semantics(table.semantics)
+    named: Any = {"new_id": world.new_id, "columns_were": WERE[kind]}
     if kind == "append":
-        return SimAppend(name, meaning, new_id=world.new_id)
+        return SimAppend(name, meaning, **named)
     if kind == "log":
         pace = Pace(1.0, CLOCK.monotonic)
-        return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, new_id=world.new_id)
+        return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, **named)
     opaque = meaning is Semantics.OPAQUE
+    buckets = world.plan.buckets_of(name, release)
     layout = UpsertLayout(("key",), {}, buckets=buckets, keeps_previous=opaque)
-    return SimState(name, meaning, layout, new_id=world.new_id)
+    return SimState(name, meaning, layout, **named)

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["World", "current_world", "set_world"]
 
-SLOW = {"before-maintenance": 0.5, "between-publications": 0.3}
+SLOW = {
+    "before-maintenance": 0.5,
+    "between-publications": 0.3,
+    "shape-staged": 0.5,
+    "shape-changed": 0.3,
+    "backfilled": 0.2,
+}
 """Point -> how often the thread that is there gets no time for a while."""
+WORST = ("between-publications", "shape-staged", "shape-changed", "backfilled")
 UNSURE = ("zk answer lost", "zk write late", "append answer lost", "append late")
 _worlds: list[World] = []
 
@@ -101,7 +108,7 @@ class World:
         return self.tables[name]
 
     def bucket(self, table: str, key: int) -> int:
-        return key % self.plan.buckets
+        return key % self.plan.buckets_of(table, self.kernel.alive().process.release)
 
     def context_of(self, process: Process) -> Context:
         return self.contexts[process]
@@ -161,7 +168,7 @@ class World:
             # A thread that gets no time for a while.
             self.kernel.sleep(self.random.uniform(0, 0.1))
         # Of all places the worst, above all where a table may hold an earlier attempt.
-        worst = point == "between-publications" and "crash" in self.faults.rates
+        worst = point in WORST and "crash" in self.faults.rates
         if worst and self.random.random() < (0.3 if attempt.attempt_id else 0.03):
             process = self.kernel.alive().process
             self.faults.counts["crash"] += 1
@@ -203,15 +210,19 @@ class World:
 
     def pause(self, process: Process, *, longest: bool = False) -> None:
         """SIGSTOP; often for so long that the session is over."""
-        kernel, timeout = self.kernel, self.plan.config.zookeeper_timeout_secs
         share = 4.0 if longest else self.random.choice((0.05, 0.5, 1.5, 3.0))
-        seconds = share * timeout * self.random.uniform(0.5, 1)
+        timeout = self.plan.config.zookeeper_timeout_secs
+        self.stall(process, share * timeout * self.random.uniform(0.5, 1))
+        self.kernel.sleep(0)
+
+    def stall(self, process: Process, seconds: float) -> None:
+        """Give a process no time for a while."""
+        kernel, timeout = self.kernel, self.plan.config.zookeeper_timeout_secs
         process.paused_until = kernel.now + seconds
         if seconds > timeout:
             kernel.at(kernel.now + timeout, lambda: self._expire_all(process, if_paused=True))
             # Whoever looks after it starts another one elsewhere.
             kernel.at(kernel.now + timeout * self.random.uniform(0, 1.3), self.start_rival)
-        kernel.sleep(0)
 
     def cut(self, process: Process) -> None:
         """ZooKeeper is away, or only this process cannot reach it."""
