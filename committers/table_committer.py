@@ -319,10 +319,13 @@ class TableCommitter(Committer):
         return TableLog(self._storage).first_txid
 
     def newest_before(self, committed: int) -> tuple[int, Publication] | None:
-        """(version, publication) of the newest txid up to `committed`; None without one."""
-        for entry in TableLog(self._storage).publications():
+        """(newest version, publication) of the newest txid up to `committed`; None without one."""
+        table = load(self._storage)
+        version = table.version()  # the log may not go back to that of the publication
+        for entry in TableLog(self._storage, table).publications():
             if entry.publication.last_txid <= committed and not entry.publication.is_lost:
-                return entry.version, entry.publication
+                return version, entry.publication
+            version = entry.version - 1
         return None
 
     def fill_generation(self, version: int, publication: Publication) -> None:

@@ -162,7 +162,7 @@ class LateTables:
             )
         self.held[sink.name] = newest[1].last_txid
         is_generation = sink in self.generations.values()
-        self.first_txids[sink.name] = 1 if is_generation else newest[1].first_txid
+        self.first_txids[sink.name] = 1 if is_generation else newest[1].last_txid
         stream = StoredStream(stored, *newest)
         self._copies.append(lambda equipment, epoch: equipment.fill_from(stream, sink, epoch))
 

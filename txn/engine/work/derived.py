@@ -53,7 +53,9 @@ class StoredStream:
         partials = stager.known_partials(sink, evaluation)
         assert isinstance(partials, Rows)
         staged = committer.stage(partials.frame, attempt)
-        own = table_publication(self.publication.model_copy(update={"epoch": epoch}), staged)
+        last = self.publication.last_txid
+        alone = {"epoch": epoch, "first_txid": last, "members": ()}
+        own = table_publication(self.publication.model_copy(update=alone), staged)
         committer.publish(committer.prepare(staged, own), own)
 
 
