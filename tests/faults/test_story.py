@@ -75,7 +75,7 @@ class Shop:
                 [sys.executable, "-m", *command],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.PIPE,
+                stdin=subprocess.PIPE if command[0] != "txn" else subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
