@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from txn.doctor.zookeeper import check_zookeeper
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
 from txn.errors import SetupError, TableRefusedError
 from txn.interfaces import Semantics
+from txn.spark.versions import LINES, running_spark
 from txn.storage.storage import Storage
 
 ROOT = Path(__file__).parents[2]
@@ -404,6 +406,17 @@ def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.Monkey
     assert found["memory"].level == "warning"
     assert {f.area for f in check_machine() if f.level == "error"} == {"java", "spark"}
     assert "it is '/nowhere', and /nowhere/bin/spark-submit" in found["SPARK_HOME"].found
+
+
+def test_a_java_that_a_run_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of the refusal; it is no warning that Spark may not start."""
+    spark = replace(running_spark(), version="4.1.4", line=LINES["4.1"])
+    monkeypatch.setattr(doctor_machine, "running_spark", lambda: spark)
+    monkeypatch.setattr(doctor_machine, "java_version", lambda _: "25.0.3")
+    found = [f for f in check_machine() if (f.area, f.check) == ("spark", "Java")]
+    assert [(f.level, f.found) for f in found] == [
+        ("error", "Java 25.0.3 is too new for Spark 4.1.4, which runs on Java 17 and 21")
+    ]
 
 
 @pytest.mark.parametrize(

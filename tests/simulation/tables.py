@@ -80,7 +80,7 @@ class Shaped(TableCommitter):
         return None
 
     def _logged_schema(self) -> Any:
-        return None
+        return ()
 
 
 class RowReader:

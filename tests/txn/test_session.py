@@ -435,8 +435,9 @@ def test_a_driver_that_can_get_no_jars_is_told_what_to_give(tmp_path: Path) -> N
     [
         ("sc://host:15002", {}, None),
         (None, {"spark.remote": "sc://host"}, None),
-        (None, {"spark.api.mode": "connect"}, None),
-        (None, {}, "sc://host"),
+        (None, {"spark.api.mode": "Connect"}, None),
+        (None, {}, "SPARK_REMOTE=sc://host"),
+        (None, {}, "SPARK_API_MODE=connect"),
     ],
 )
 def test_spark_connect_is_refused_before_anything_is_started(
@@ -444,7 +445,7 @@ def test_spark_connect_is_refused_before_anything_is_started(
 ) -> None:
     """Whoever asks for it: the call, a setting, the environment."""
     if variable is not None:
-        monkeypatch.setenv("SPARK_REMOTE", variable)
+        monkeypatch.setenv(*variable.split("=", 1))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(SetupError, match="Spark Connect is not supported") as refused:
         delta_session("t", master, conf)

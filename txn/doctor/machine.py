@@ -107,9 +107,20 @@ def _spark() -> Iterator[Finding]:
     for name, sentence in slower_ways().items():
         yield note("spark", name, sentence)
     try:
-        major = java_major(java_version(find_java()))
+        version = java_version(find_java())
     except SetupError:
         return  # reported with Java
+    major, fails_from = java_major(version), spark.line.fails_from_java
+    if fails_from is not None and major >= fails_from:
+        runs_on = " and ".join(map(str, spark.line.javas))
+        yield error(
+            "spark",
+            "Java",
+            f"Java {version} is too new for Spark {spark.version}, which runs on Java {runs_on}",
+            "Topologies cannot run.",
+            "Install such a Java and point JAVA_HOME at it, or use Spark 4.2.",
+        )
+        return
     if major not in spark.line.javas:
         yield warning(
             "spark",

@@ -29,7 +29,7 @@ OLDEST_JAVA = 17
 _INSTALL = (
     f"Install a Java runtime {OLDEST_JAVA} or newer (on Debian or Ubuntu: `apt install "
     "openjdk-17-jre-headless`, on macOS: `brew install openjdk@17`) and put it on the PATH, or "
-    "point JAVA_HOME at it. `pip install 'txn-spark[java]'` brings one, too."
+    "point JAVA_HOME at it. Where neither names a Java, `pip install 'txn-spark[java]'` brings one."
 )
 
 

@@ -87,10 +87,15 @@ def refuse_connect(master: str | None, conf: Mapping[str, str] | None = None) ->
         "the master": master if master.startswith("sc://") else None,
         "spark.remote": settings.get("spark.remote"),
         "SPARK_REMOTE": os.environ.get("SPARK_REMOTE"),
-        "spark.api.mode": "connect" if settings.get("spark.api.mode") == "connect" else None,
     }
+    # pyspark asks the variables only if the setting is missing.
+    mode = settings.get("spark.api.mode")
+    values |= (
+        {"spark.api.mode": mode} if mode else {"SPARK_API_MODE": os.environ.get("SPARK_API_MODE")}
+    )
     for name, value in values.items():
-        if value:
+        is_mode = name in ("spark.api.mode", "SPARK_API_MODE")
+        if value and (not is_mode or value.lower() == "connect"):
             raise SetupError(f"{name} is '{value}': {_NO_CONNECT}", number="TXN-219")
 
 

@@ -35,6 +35,7 @@ __all__ = [
 _INSTALL = "pip install 'txn-spark[spark]'"
 _CORE = re.compile(r"spark-core_(?P<scala>[\d.]+)-(?P<version>\d[\w.\-]*?)\.jar")
 _HADOOP = re.compile(r"hadoop-client-api-(?P<version>\d[\w.\-]*?)\.jar")
+_PYTHON_OF_SPARK = "PYTHONPATH=$SPARK_HOME/python:$(echo $SPARK_HOME/python/lib/py4j-*.zip)"
 _DECLARED = re.compile(r"""^__version__\s*(?::\s*str)?\s*=\s*["']([^"']+)["']""", re.M)
 
 
@@ -201,8 +202,7 @@ def _spark_at(home: Path) -> Spark:
     if line_of(version) != line_of(driver):
         raise SetupError(
             f"pyspark {driver} cannot drive Spark {version} at '{home}'. Put the pyspark "
-            "of that Spark first (PYTHONPATH=$SPARK_HOME/python:$SPARK_HOME/python/lib/py4j-*.zip),"
-            " or unset SPARK_HOME.",
+            f"of that Spark first ({_PYTHON_OF_SPARK}), or unset SPARK_HOME.",
             number="TXN-218",
         )
     line = LINES.get(line_of(version))
@@ -234,8 +234,7 @@ def _pyspark() -> ModuleSpec:
     if spec is None or spec.origin is None:
         raise SetupError(
             f"There is no pyspark: Python does not find it. {_INSTALL} brings a Spark with it; for "
-            "a Spark that is there, put its Python first "
-            "(PYTHONPATH=$SPARK_HOME/python:$SPARK_HOME/python/lib/py4j-*.zip).",
+            f"a Spark that is there, put its Python first ({_PYTHON_OF_SPARK}).",
             number="TXN-218",
         )
     return spec
