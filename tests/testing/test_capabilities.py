@@ -19,7 +19,8 @@ from txn.testing import (
 )
 
 TABLE = (
-    "ChangesShape CleansUp CompletesColumns IdentifiesTable KeepsBytes SettlesTxids StagesTogether"
+    "ChangesShape CleansUp CompletesColumns IdentifiesTable KeepsBytes KeepsGenerations "
+    "SettlesTxids StagesTogether"
 )
 STATE = f"{TABLE} ChecksChanges ReadsAsOf ReportsChanges ShowsPartials"
 SHIPPED = {
@@ -37,7 +38,7 @@ SHIPPED = {
     "spouts.memory:MemoryTransactionalSpout": "ChecksReplays CountsRows ReportsLag",
     "spouts.rate:RateSpout": "CountsRows ReportsLag SizesBatches",
     "spouts.reader:ReaderSpout": "ReportsLag",
-    "committers.append_table:AppendTable": TABLE,
+    "committers.append_table:AppendTable": f"{TABLE} HoldsRows",
     "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable",
     "committers.upsert_layout.committer:UpsertCommitter": f"{STATE} DescribesState",
     "txn.testing:RecordingCommitter": "CleansUp KeepsOwnLog",
