@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from tests.simulation.books import Books
 from tests.simulation.chance import Faults
 from tests.simulation.delta import Table
 from tests.simulation.kernel import Kernel, Process
-from tests.simulation.plan import draw_plan
+from tests.simulation.plan import TableKind, draw_plan
 from tests.simulation.run import Run
 from tests.simulation.seams import installed
 from tests.simulation.spark import RECORDS, Frame
@@ -158,9 +158,8 @@ def on_the_simulation(kind: str, semantics: str, steps: list[Step]) -> list[Rows
     """Rows after every step of a simulated table."""
     random = Random(7)
     kernel = Kernel()
-    from dataclasses import replace
-
-    plan = replace(draw_plan(random), keys=KEYS, buckets=BUCKETS, rates={})
+    tables = {"t": TableKind(kind, semantics, (0,))}
+    plan = replace(draw_plan(random), keys=KEYS, buckets=BUCKETS, rates={}, tables=tables)
     world = World(plan, kernel, random, Faults(random, {}, 0.0), Random(8))
     world.make_table = Table
     world.ensemble, world.books = Ensemble(world), Silent(world)
@@ -171,7 +170,7 @@ def on_the_simulation(kind: str, semantics: str, steps: list[Step]) -> list[Rows
         process = Process("p")
         kernel.processes.append(process)
         world.contexts[process] = SimSparkSession(2).sparkContext
-        kernel.spawn(process, "main", lambda: live(world, kind, semantics, steps, found))
+        kernel.spawn(process, "main", lambda: live(world, kind, steps, found))
         kernel.run()
         assert kernel.failure is None, kernel.failure
         kernel.wind_up()
@@ -191,11 +190,11 @@ class Silent(Books):
         return None
 
 
-def live(world: World, kind: str, semantics: str, steps: list[Step], found: list[Rows]) -> None:
+def live(world: World, kind: str, steps: list[Step], found: list[Rows]) -> None:
     run = Run(world)
     for number, step in enumerate(steps):
         if number == 0 or steps[number - 1].dies:
-            committer = make_committer(world, "t", kind, semantics, BUCKETS)
+            committer = make_committer(world, "t", release=0)
             context = CommitterContext(TOPOLOGY, step.epoch)
             committer.open(SimSparkSession(2), context, RECORDS)  # type: ignore[arg-type]
             committer.fence()
