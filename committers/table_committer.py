@@ -24,7 +24,7 @@ from committers.table_rows import strict_reader
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
 from txn.changes import Change, TableShape, Verdict, clauses, half_published
 from txn.delta.commits import TXID
-from txn.delta.folders import generation_folder
+from txn.delta.folders import next_generation
 from txn.delta.loading import is_there, load
 from txn.delta.log import TableLog
 from txn.delta.topology_table import ShapePolicy, refuse_differences
@@ -307,7 +307,7 @@ class TableCommitter(Committer):
         if self._next is None and self._log.version >= 0:
             other = copy.copy(self)
             other._generation_of = self.name
-            other._place(f"{self.name.rstrip('/')}/{generation_folder(self._log.properties)}")
+            other._place(next_generation(self.name, self._log.properties))
             if begin or is_there(other._storage):
                 assert self._users is not None
                 other.open(self._users, self._opened, None)

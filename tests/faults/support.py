@@ -13,7 +13,7 @@ from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
 from txn.engine.base.killpoints import observe
 
-__all__ = ["Points", "attempts", "observing", "rows_of", "staged_files"]
+__all__ = ["Points", "attempts", "clean_logs", "observing", "rows_of", "staged_files"]
 
 Observer = Callable[[str, TransactionAttempt], None]
 
@@ -64,3 +64,13 @@ def staged_files(table: Path, attempt: TransactionAttempt) -> list[Path]:
 def attempts(report: Any) -> Sequence[str]:
     """The attempts that were committed, in order."""
     return [str(batch.attempt) for batch in report.batches]
+
+
+def clean_logs(*tables: Path) -> None:
+    """Checkpoint tables, and delete every commit file but the newest."""
+    for path in tables:
+        table = deltalake.DeltaTable(str(path))
+        table.create_checkpoint()
+        for file in (path / "_delta_log").glob("[0-9]*.json"):
+            if int(file.stem) < table.version():
+                file.unlink()

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.faults.harness import read_log
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, observing, rows_of
+from tests.faults.support import Points, clean_logs, observing, rows_of
 from tests.faults.test_recover import Poisonable, records
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
@@ -103,15 +102,6 @@ class World:
             count[key] += 1
             total[key] += value
         return sorted((key, count[key], total[key]) for key in count)
-
-    def clean_logs(self, *tables: str) -> None:
-        """Checkpoint tables, and delete every commit file but the newest."""
-        for name in tables:
-            table = DeltaTable(str(self.folder / name))
-            table.create_checkpoint()
-            for file in (self.folder / name / "_delta_log").glob("[0-9]*.json"):
-                if int(file.stem) < table.version():
-                    file.unlink()
 
 
 @pytest.fixture(params=[SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE], ids=lambda kind: kind.value)
@@ -258,7 +248,7 @@ def test_history_that_is_gone_is_told_before_anything_happens(
     """
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
     first = world.run({"p1": 3}, max_group_commit=1)
-    world.clean_logs("rows", "totals")
+    clean_logs(world.folder / "rows", world.folder / "totals")
     world.run({"p1": 5}, max_group_commit=1)
     tables = ("rows", "totals", "late_rows")
     with pytest.raises(RecoveryRefusedError, match=f"filled from txid {first} on: .*new_tables="):

@@ -15,7 +15,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, observing, rows_of
+from tests.faults.support import Points, clean_logs, observing, rows_of
 from tests.faults.test_backfill import CrashedError
 from tests.faults.test_recover import records
 from txn import Topology, TopologyConfig, TransactionAttempt
@@ -214,7 +214,7 @@ def test_a_history_that_is_gone_leaves_the_tables_own_rows(
     """Where the logs have lost what the first txids read, the refusal names the other way."""
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
     world.run({"p1": 4})
-    _clean_logs(*(warehouse / name for name in ALL))
+    clean_logs(*(warehouse / name for name in ALL))
     with pytest.raises(RecoveryRefusedError, match="--from"):
         world.fill({"p1": 4})
     world.fill({"p1": 4}, rows=True)
@@ -224,23 +224,13 @@ def test_a_history_that_is_gone_leaves_the_tables_own_rows(
     ]
 
 
-def _clean_logs(*tables: Path) -> None:
-    """Checkpoint tables, and delete every commit file but the newest."""
-    for path in tables:
-        table = DeltaTable(str(path))
-        table.create_checkpoint()
-        for file in (path / "_delta_log").glob("[0-9]*.json"):
-            if int(file.stem) < table.version():
-                file.unlink()
-
-
 def test_history_comes_from_a_table_that_holds_the_stream(world: World) -> None:
     """Where the logs and the sources have forgotten the first txids, an append table of the same
     stream has their rows: a next generation gets new values with their whole history from it.
     """
     folder = world.folder
     world.run({"p1": 4, "p2": 2})
-    _clean_logs(*(folder / name for name in ALL))
+    clean_logs(*(folder / name for name in ALL))
     own = {"changed": True, "renames": False, "history": False}
     program = world.topology({"p1": 4, "p2": 2}, **own)
     tables = [str(folder / name) for name in ("totals", "partials")]

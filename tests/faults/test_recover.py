@@ -24,7 +24,7 @@ from committers.state_table import StateTable
 from spouts.kafka import KafkaSpout
 from tests.faults.harness import read_log, wait_for
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, observing, rows_of
+from tests.faults.support import Points, clean_logs, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
@@ -130,15 +130,6 @@ class World:
         assert written["written"]
         return written
 
-    def clean_logs(self) -> None:
-        """Checkpoint every table, and delete every commit file but the newest."""
-        for name in TABLES:
-            table = DeltaTable(str(self.folder / name))
-            table.create_checkpoint()
-            for file in (self.folder / name / "_delta_log").glob("[0-9]*.json"):
-                if int(file.stem) < table.version():
-                    file.unlink()
-
     def assert_holds(self, counts: Mapping[str, int]) -> None:
         """Every table holds what plain Python makes of so many records of each partition."""
         expected = sorted(row for name, count in counts.items() for row in records(name, count))
@@ -209,7 +200,7 @@ def test_a_wiped_zookeeper_is_rebuilt_and_the_run_goes_on(
         with observing(crash_at(crash, 4)), pytest.raises(TxnError):
             world.run(first, max_group_commit=1)
     if cleaned:
-        world.clean_logs()
+        clean_logs(*(world.folder / name for name in TABLES))
     world.wipe()
     before = [DeltaTable(str(world.folder / name)).version() for name in TABLES]
     with pytest.raises(RecoveryRefusedError, match="`txn recover FILE.py:TOPOLOGY`"):

@@ -23,8 +23,8 @@ __all__ = [
     "GENERATION",
     "KEPT",
     "SCRATCH",
-    "generation_folder",
     "job_folder",
+    "next_generation",
     "staged_txid",
 ]
 
@@ -58,6 +58,6 @@ def job_folder(path: str) -> str | None:
     return parts[1] if len(parts) > 2 and parts[0] == DATA else None
 
 
-def generation_folder(properties: Mapping[str, str | None]) -> str:
-    """The folder of a table's next generation, given the table's properties."""
-    return f"generation-{int(properties.get(GENERATION) or 0) + 1}"
+def next_generation(table: str, properties: Mapping[str, str | None]) -> str:
+    """The place of a table's next generation, given the table's properties."""
+    return f"{table.rstrip('/')}/generation-{int(properties.get(GENERATION) or 0) + 1}"

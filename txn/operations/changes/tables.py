@@ -220,14 +220,13 @@ class _DeltaTable:
 
     def _generation(self, definition: TableDefinition) -> Storage | None:
         """The place of the table's next generation, if it is to take the table's place."""
-        from txn.delta.folders import generation_folder
+        from txn.delta.folders import next_generation
         from txn.delta.loading import is_there
         from txn.storage.storage import Storage
 
         if identity(self._name) not in map(identity, self._config.backfilled_tables):
             return None
-        folder = generation_folder(definition.configuration)
-        storage = Storage(f"{self._name.rstrip('/')}/{folder}", self._options)
+        storage = Storage(next_generation(self._name, definition.configuration), self._options)
         return storage if is_there(storage) else None
 
     def _blamed(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
