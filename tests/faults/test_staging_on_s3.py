@@ -93,6 +93,11 @@ def asked(proxy: Proxy, part: str) -> Counter[str]:
     return Counter(entry.operation for entry in proxy.log if part in f"/{entry.request.key}")
 
 
+def looks_before(files: int) -> Counter[str]:
+    """Requests with which Hadoop 3.3, the one of Spark 3.5, asks whether a new file is there."""
+    return Counter(HEAD=files, LIST=files) if running_spark().minor == "3.5" else Counter()
+
+
 def staged(s3: S3Server, bucket: str) -> dict[str, bytes]:
     """Key -> content of all that lies in the staging folders of table `t`."""
     root = s3.folder / "data" / bucket
@@ -107,7 +112,7 @@ def test_a_file_is_staged_with_three_requests(place: Any, s3: S3Server) -> None:
     proxy.forget()
     (path,) = stager.do("stage")["files"]
     found = Counter(entry.operation for entry in proxy.log)
-    assert found == {"PUT": 1, "HEAD": 1, "GET": 1}
+    assert found == Counter(PUT=1, HEAD=1, GET=1) + looks_before(1)
     assert [*staged(s3, bucket)] == [f"t/{path}"]
     stager.do("discard")
     assert staged(s3, bucket) == {}
@@ -218,10 +223,12 @@ def test_executors_look_once_at_a_file_that_the_log_tells_of(far_place: Any) -> 
     # Spark 4.0 and older open a Parquet file twice, and look at it before each time.
     looks, reads = (4 * 16, 3 * 16) if running_spark().minor in ("3.5", "4.0") else (16, 16)
     # Put, looked at by its task; its footer and its size for the driver; read.
-    assert asked(proxy, "/_txn/") == {"PUT": 16, "HEAD": 16 + 16 + looks, "GET": 16 + reads}
+    staging = Counter(PUT=16, HEAD=16 + 16 + looks, GET=16 + reads) + looks_before(16)
+    assert asked(proxy, "/_txn/") == staging
     # Read; put, looked at by its task.
-    assert asked(proxy, "/data/") == {"HEAD": looks + 16, "GET": reads, "PUT": 16}
-    total = 48 + 114 + 2 * (looks - 16 + reads - 16)
+    data = Counter(HEAD=looks + 16, GET=reads, PUT=16) + looks_before(16)
+    assert asked(proxy, "/data/") == data
+    total = 48 + 114 + 2 * (looks - 16 + reads - 16) + 2 * looks_before(16).total()
     assert len(proxy.log) == total
     stager.do("publish")
     assert len(proxy.log) == total + 20 + 2

@@ -55,7 +55,8 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
 def _s3(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of S3A, without `fs.s3a.bucket.<bucket>.`."""
     # Every written file has a unique name, so S3A need not check first that it does not exist.
-    settings = {"performance.flags": "create"}
+    # Hadoop 3.3 checks it nevertheless, and deletes what could be a marker of a folder above.
+    settings = {"performance.flags": "create", "directory.marker.retention": "keep"}
     if endpoint := _endpoint(options):
         virtual = _s3_option(options, "virtual_hosted_style_request") or ""
         settings["endpoint"] = endpoint

@@ -67,7 +67,7 @@ LOST_TYPES = (
 LOST_PACKAGES = ("org.apache.kafka.common.errors.",)
 """Brokers are away, or records are gone; the replay asks the brokers which."""
 _LOST_MESSAGES = re.compile(
-    r"Failed to get broadcast_\d+|Cannot fetch record for offset"
+    r"Failed to get broadcast_\d+|Cannot fetch (record for offset|offset|records in) "
     r"|Some data may have been lost because they are not available in Kafka"
     r"|Could not compute split, block \S+ of RDD \d+ not found"
 )
