@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.generations.rows import renamed_and_cast, types_of
+from committers.open_table import Properties
 from committers.publishing.files import ActiveFile, load_files
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.table_committer import Properties, TableCommitter
+from committers.table_committer import TableCommitter
 from committers.table_rows import read_table, strict_reader
 from txn.attempts import TransactionAttempt
 from txn.changes import TableShape

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from committers.generations.state_rows import generation_rows
+from committers.open_table import Properties
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
@@ -16,7 +17,7 @@ from committers.state.properties import described_values
 from committers.state.reading import StateReader
 from committers.state.removal import check_condition
 from committers.state.shape import StateShape
-from committers.table_committer import Properties, TableCommitter
+from committers.table_committer import TableCommitter
 from txn.changes import TableShape
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, StagedFile, StoredRows

@@ -15,12 +15,12 @@ from typing import Any
 
 import committers.append_table
 import committers.log_layout.committer
+import committers.open_table
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
 import committers.staging.area
 import committers.state_committer
-import committers.table_committer
 import committers.upsert_layout.committer
 import committers.verifying.same_table
 import txn.dataflow.columns
@@ -160,11 +160,11 @@ def _patches() -> list[Patch]:
         (committers.staging.area, "RowWriter", spark.SimRowWriter),
         (committers.staging.area, "side_by_side", spark.side_by_side),
         (committers.staging.area, "to_write", spark.same_frame),
-        (committers.table_committer, "strict_reader", tables.RowReader),
-        (committers.table_committer, "own_session", spark.same_session),
-        (committers.table_committer, "settings_of", spark.no_settings),
-        (committers.table_committer, "Storage", delta.SimStorage),
-        (committers.table_committer, "StagingArea", spark.SimStagingArea),
+        (committers.open_table, "strict_reader", tables.RowReader),
+        (committers.open_table, "own_session", spark.same_session),
+        (committers.open_table, "settings_of", spark.no_settings),
+        (committers.open_table, "Storage", delta.SimStorage),
+        (committers.open_table, "StagingArea", spark.SimStagingArea),
     ]
 
 
