@@ -12,8 +12,18 @@ import deltalake
 from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
 from txn.engine.base.killpoints import observe
+from txn.errors import TxnError
 
-__all__ = ["Points", "attempts", "clean_logs", "observing", "rows_of", "staged_files"]
+__all__ = [
+    "CrashedError",
+    "Points",
+    "attempts",
+    "clean_logs",
+    "crash_at",
+    "observing",
+    "rows_of",
+    "staged_files",
+]
 
 Observer = Callable[[str, TransactionAttempt], None]
 
@@ -43,6 +53,20 @@ class Points:
         self.seen.append((point, str(attempt)))
         if point in self._at:
             self._at[point](attempt)
+
+
+class CrashedError(TxnError):
+    """The run ends here, as if the process had died."""
+
+
+def crash_at(point: str, txid: int = 1) -> Points:
+    """An observer that ends the run when this txid, or a later one, comes to a point."""
+
+    def crash(attempt: TransactionAttempt) -> None:
+        if attempt.txid >= txid:
+            raise CrashedError(f"{attempt} at {point}")
+
+    return Points(**{point.replace("-", "_"): crash})
 
 
 def rows_of(

@@ -14,11 +14,11 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.faults.harness import read_log
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, clean_logs, observing, rows_of
+from tests.faults.support import CrashedError, clean_logs, crash_at, observing, rows_of
 from tests.faults.test_recover import Poisonable, records
-from txn import Topology, TopologyConfig, TransactionAttempt
+from txn import Topology, TopologyConfig
 from txn.backends import open_backend
-from txn.errors import RecoveryRefusedError, TopologyError, TxnError
+from txn.errors import RecoveryRefusedError, TopologyError
 from txn.interfaces import SpoutKind
 from txn.operations.recover import read_tables, write
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 class World:
@@ -126,13 +122,8 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
     before = world.run({"p1": 6, "p2": 4})
     tables = ("rows", "totals", "late_rows", "late", "late_log", "aside")  # none is set aside
     late = tables[2:5]
-
-    def die(attempt: TransactionAttempt) -> None:
-        if attempt.txid >= 3:
-            raise CrashedError("here")
-
     for _ in range(2):
-        with observing(Points(backfilled=die)), pytest.raises(CrashedError):
+        with observing(crash_at("backfilled", 3)), pytest.raises(CrashedError):
             world.run({"p1": 6, "p2": 4}, tables, backfilled_tables=late)
     after = world.run({"p1": 9, "p2": 5}, tables, backfilled_tables=late)
     assert after > before
@@ -176,11 +167,7 @@ def test_a_wiped_zookeeper_is_rebuilt_while_a_table_is_filled(
     world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
     world.run({"p1": 5})
     tables, late = ("rows", "totals", "late_rows"), ["late_rows"]
-
-    def die(attempt: TransactionAttempt) -> None:
-        raise CrashedError("here")
-
-    with observing(Points(backfilled=die)), pytest.raises(CrashedError):
+    with observing(crash_at("backfilled")), pytest.raises(CrashedError):
         world.run({"p1": 5}, tables, backfilled_tables=late)
     world.hosts += "-wiped"
     program = world.topology({"p1": 6}, tables, backfilled_tables=late)
@@ -220,12 +207,7 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
     """
     tables, late = ("late_rows", "rows", "totals"), ("late_rows",)
     newest = world.run({"p1": 2}, tables, max_group_commit=1)
-
-    def die(attempt: TransactionAttempt) -> None:
-        if attempt.txid > newest:
-            raise CrashedError("here")
-
-    with observing(Points(between_publications=die)), pytest.raises(CrashedError):
+    with observing(crash_at("between-publications", newest + 1)), pytest.raises(CrashedError):
         world.run({"p1": 3}, tables, max_group_commit=1)
     assert len(world.rows("late_rows")) == len(world.rows("rows")) + 1
     poison = frozenset({records("p1", 3)[2][3]})

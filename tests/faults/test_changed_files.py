@@ -12,9 +12,9 @@ from pyarrow import parquet
 
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
-from tests.faults.support import Points, observing, rows_of
-from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.errors import SourceChangedError, TopologyError, TxnError
+from tests.faults.support import CrashedError, crash_at, observing, rows_of
+from txn import Topology, TopologyConfig
+from txn.errors import SourceChangedError, TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper
 
 FORMS = ("csv", "json", "parquet")
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 class World:
@@ -68,15 +64,7 @@ class World:
 
     def crash(self, topology: Topology, point: str, txid: int) -> None:
         """Run until a txid comes to a point, and die there."""
-
-        def crash(attempt: TransactionAttempt) -> None:
-            if attempt.txid >= txid:
-                raise CrashedError
-
-        with (
-            pytest.raises(CrashedError),
-            observing(Points(**{point.replace("-", "_"): crash})),
-        ):
+        with pytest.raises(CrashedError), observing(crash_at(point, txid)):
             topology.run(self.spark, zookeeper=self.hosts, until="caught_up", progress=False)
 
 

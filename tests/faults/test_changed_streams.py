@@ -18,10 +18,10 @@ from spouts.files import FileSpout
 from tests.faults.chains import assert_consistent, live_through
 from tests.faults.driver import LogSpout, Span
 from tests.faults.harness import Spec, make_records
-from tests.faults.support import Points, observing, rows_of
+from tests.faults.support import CrashedError, Points, crash_at, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
-from txn.errors import ProgressUnreadableError, RecoveryRefusedError, TxnError
+from txn.errors import ProgressUnreadableError, RecoveryRefusedError
 from txn.interfaces import Spout, SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.operations.history import history
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 KINDS = ("transactional", "opaque")
 TABLES = ("rows", "log", "totals")
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 class Log(LogSpout):
@@ -121,13 +117,8 @@ class World:
 
     def crash(self, topology: Topology, point: str, txid: int = 1) -> None:
         """Run it, and let it die when a txid from this one on comes to a point."""
-
-        def crash(attempt: TransactionAttempt) -> None:
-            if attempt.txid >= txid:
-                raise CrashedError
-
         with pytest.raises(CrashedError):
-            self.run(topology, at=Points(**{point.replace("-", "_"): crash}))
+            self.run(topology, at=crash_at(point, txid))
 
     def status(self) -> TopologyStatus:
         """The durable state."""

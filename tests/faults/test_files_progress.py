@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
-from tests.faults.support import Points, observing, rows_of
-from txn import Topology, TopologyConfig, TransactionAttempt
+from tests.faults.support import crash_at, observing, rows_of
+from txn import Topology, TopologyConfig
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnreadableError, TxnError
@@ -29,10 +29,6 @@ TABLES = ("a", "b")
 PROGRAM = 'import sys\ntopology = sys.modules["txn_test_files"].newest\n'
 POSITION = 6_000
 """Bytes of a position besides the files of its own batch."""
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 class _Built:
@@ -75,13 +71,7 @@ class World:
         if crash is None:
             self.topology().run(self.spark, zookeeper=self.hosts, until="caught_up")
             return
-        point, txid = crash
-
-        def end(attempt: TransactionAttempt) -> None:
-            if attempt.txid >= txid:
-                raise CrashedError
-
-        with observing(Points(**{point.replace("-", "_"): end})), pytest.raises(TxnError):
+        with observing(crash_at(*crash)), pytest.raises(TxnError):
             self.topology().run(self.spark, zookeeper=self.hosts, until="caught_up")
 
     def txn(self, *arguments: str) -> Any:

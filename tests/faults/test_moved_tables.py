@@ -13,19 +13,15 @@ from deltalake import DeltaTable
 
 from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
-from tests.faults.support import Points, observing, rows_of
-from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.errors import RecoveryRefusedError, TableRefusedError, TxnError
+from tests.faults.support import CrashedError, crash_at, observing, rows_of
+from txn import Topology, TopologyConfig
+from txn.errors import RecoveryRefusedError, TableRefusedError
 from txn.testing import MemoryNodes, MemoryProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("a", "b")
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 @dataclass
@@ -58,11 +54,7 @@ class World:
 
     def crash(self, paths: Mapping[str, str], count: int, point: str) -> None:
         """As `run`, but it dies at its first txid."""
-
-        def crash(_: TransactionAttempt) -> None:
-            raise CrashedError
-
-        with observing(Points(**{point: crash})), pytest.raises(CrashedError):
+        with observing(crash_at(point)), pytest.raises(CrashedError):
             self.run(paths, count)
 
     def move(self, before: str, after: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, clean_logs, observing, rows_of
-from tests.faults.test_backfill import CrashedError
+from tests.faults.support import CrashedError, clean_logs, crash_at, observing, rows_of
 from tests.faults.test_recover import records
-from txn import Topology, TopologyConfig, TransactionAttempt
+from txn import Topology, TopologyConfig
 from txn.errors import RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import SpoutKind
 from txn.spark.lazy import sf
@@ -121,31 +120,21 @@ def world(
     return World(spark, zookeeper.hosts, warehouse, request.param)
 
 
-def _dying(points: str, first: int) -> tuple[Callable[[TransactionAttempt], None], str]:
-    def die(attempt: TransactionAttempt) -> None:
-        if attempt.txid >= first:
-            raise CrashedError(points)
-
-    return die, points
-
-
 def test_a_next_generation_takes_a_tables_place_at_one_txid(world: World) -> None:
     """A next generation that was filled beside the running topology takes the table's place
     between two txids, with the history of new values and transforms, wherever the process dies.
     """
     before = world.run({"p1": 4, "p2": 2})
     former = {table: world.table(table) for table in ("totals", "partials")}
-    die, point = _dying("backfilled", 3)
-    with observing(Points(**{point: die})), pytest.raises(CrashedError):
+    with observing(crash_at("backfilled", 3)), pytest.raises(CrashedError):
         world.fill({"p1": 4, "p2": 2})
     filled = world.fill({"p1": 4, "p2": 2})
     assert set(filled.values()) == {before}
     middle = world.run({"p1": 6, "p2": 3})  # the former program goes on, and sees none of it
     assert [row[:3] for row in world.expected({"p1": 6, "p2": 3})] == world.table("totals")
     counts = {"p1": 7, "p2": 3}
-    for point in ("backfilled", "shape_staged", "shape_changed", "shape_changed"):
-        die, _ = _dying(point, middle)
-        with observing(Points(**{point: die})), pytest.raises(CrashedError):
+    for point in ("backfilled", "shape-staged", "shape-changed", "shape-changed"):
+        with observing(crash_at(point, middle)), pytest.raises(CrashedError):
             world.run(counts, changed=True, backfilled_tables=ALL)
     world.run(counts, changed=True, backfilled_tables=ALL)
     for table in ("totals", "partials"):

@@ -24,7 +24,7 @@ from committers.state_table import StateTable
 from spouts.kafka import KafkaSpout
 from tests.faults.harness import read_log, wait_for
 from tests.faults.partitioned_run import SCHEMA, Literals
-from tests.faults.support import Points, clean_logs, observing, rows_of
+from tests.faults.support import CrashedError, Points, clean_logs, crash_at, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
@@ -42,10 +42,6 @@ PROGRAM = """
 import sys
 topology = sys.modules["txn_test_recover"].topologies[-1]
 """
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 class Poisonable(Literals):
@@ -169,16 +165,6 @@ def world(
     monkeypatch.setitem(sys.modules, "txn_test_recover", _Topologies())  # type: ignore[misc]
     monkeypatch.setattr(sys, "path", list(sys.path))
     return World(spark, zookeeper.hosts, warehouse)
-
-
-def crash_at(point: str, txid: int) -> Points:
-    """An observer that ends the run there."""
-
-    def crash(attempt: TransactionAttempt) -> None:
-        if attempt.txid >= txid:
-            raise CrashedError
-
-    return Points(**{point.replace("-", "_"): crash})
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])

@@ -17,7 +17,7 @@ from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.harness import read_log, wait_for
-from tests.faults.support import Points, observing, rows_of
+from tests.faults.support import CrashedError, Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.dataflow import asked_keys, evaluation
 from txn.errors import TopologyError, TxnError
@@ -262,10 +262,6 @@ def test_queries_go_on_while_files_are_rewritten_and_deleted(
         sums = [("a", t, t - 1) for t in range(1, LAST_OF_TIDY + 1)]
         sums += [("b", t, sum(range(t))) for t in range(1, LAST_OF_TIDY + 1)]
         assert seen == sorted((t, k, total or None) for k, t, total in sums)
-
-
-class CrashedError(TxnError):
-    """The run ends here, as if the process had died."""
 
 
 @pytest.mark.usefixtures("size")
