@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txn.changes import TableShape, Verdict, compare_tables, refused, told
+from txn.changes import TableShape, Verdict, compare_tables, describe_refused, refused
 
 STATE = TableShape(
     "upsert",
@@ -212,9 +212,9 @@ def test_an_empty_table_takes_every_shape() -> None:
 def test_a_refusal_has_each_way_out_once() -> None:
     """Two differences with one way out are told as two clauses and one sentence."""
     changes = compare_tables("a/t", STATE, replace(STATE, buckets=8, keys=("user", "day")))
-    text = told(refused(changes))
+    text = describe_refused(refused(changes))
     assert text.count("--set rebuilt_tables=a/t") == 1
-    assert "from 4 to 8; the order" in told([changes[0], changes[1]])
+    assert "from 4 to 8; the order" in describe_refused([changes[0], changes[1]])
 
 
 def test_properties_describe_the_shape() -> None:

@@ -6,7 +6,7 @@ that it needs. `compare_tables` returns every difference at once, each with its 
 
 from __future__ import annotations
 
-from txn.changes.change import Change, Verdict, clauses, refused, told
+from txn.changes.change import Change, Verdict, clauses, describe_refused, refused
 from txn.changes.shape import TableShape, former_name
 from txn.changes.tables import compare_tables, half_published
 
@@ -16,8 +16,8 @@ __all__ = [
     "Verdict",
     "clauses",
     "compare_tables",
+    "describe_refused",
     "former_name",
     "half_published",
     "refused",
-    "told",
 ]

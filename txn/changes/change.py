@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Change", "Verdict", "clauses", "refused", "told"]
+__all__ = ["Change", "Verdict", "clauses", "describe_refused", "refused"]
 
 
 class Verdict(str, Enum):
@@ -55,7 +55,7 @@ def clauses(changes: Iterable[Change]) -> str:
     return "; ".join(change.what for change in changes)
 
 
-def told(changes: Iterable[Change]) -> str:
+def describe_refused(changes: Iterable[Change]) -> str:
     """Describe refused changes in one paragraph, each way out once."""
     listed = list(changes)
     ways = dict.fromkeys(change.way_out for change in listed if change.way_out)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from txn.changes import Change, TableShape, clauses, compare_tables, refused, told
+from txn.changes import Change, TableShape, clauses, compare_tables, describe_refused, refused
 from txn.delta.commits import BROKEN, Commit
 from txn.delta.definition import TableDefinition
 from txn.delta.features import refused_features
@@ -126,9 +126,9 @@ def refuse_differences(
             f"{differs} {clauses(changes)}. It was changed in {changed_by(culprit)}. Undo that.",
             number="TXN-304",
         )
-    if unwanted := refused(changes):
+    if not_allowed := refused(changes):
         raise TableRefusedError(
-            f"{differs} {told(unwanted)} Nothing was changed.", number="TXN-304"
+            f"{differs} {describe_refused(not_allowed)} Nothing was changed.", number="TXN-304"
         )
 
 
@@ -214,10 +214,10 @@ def refuse_features(
     Raises:
         TableRefusedError: naming the feature.
     """
-    refused = refused_features(table, kind=kind, opaque=semantics == Semantics.OPAQUE)
-    if refused:
+    features = refused_features(table, kind=kind, opaque=semantics == Semantics.OPAQUE)
+    if features:
         raise TableRefusedError(
-            f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
+            f"Table {name} uses the Delta feature {features[0]}, which this publisher cannot "
             "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
             "give this committer a path of its own.",
             number="TXN-303",

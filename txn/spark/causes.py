@@ -21,7 +21,7 @@ from txn.spark.differences import (
 )
 from txn.text import first_line, last_users_frame, printable
 
-__all__ = ["Cause", "cause_line", "causes", "in_one_line", "is_of_spark", "told", "without_copies"]
+__all__ = ["Cause", "cause_line", "causes", "in_one_line", "is_of_spark", "without_copies"]
 
 _DEEPEST = 20
 """The most layers to read: no real chain is this deep, but a broken one may be a circle."""
@@ -117,7 +117,7 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
     return tuple(chain)
 
 
-def told(chain: tuple[Cause, ...]) -> str:
+def _describe_chain(chain: tuple[Cause, ...]) -> str:
     """A chain in one line: the main error, its file, and the root cause."""
     inner = chain[-1]
     specific = (c for c in chain if c.condition and not c.condition.startswith(_WRAPPERS))
@@ -137,7 +137,7 @@ def cause_line(error: BaseException) -> str:
     """
     chain = causes(error)
     if chain:
-        return printable(told(chain))
+        return printable(_describe_chain(chain))
     message = str(error).strip()
     if is_of_spark(error) and message.startswith("An error occurred while calling"):
         # The Java object no longer answers; its text is below the name of the call.
