@@ -117,18 +117,18 @@ def session_conf(
     master: str,
     conf: Mapping[str, str],
     packages: Sequence[str] = (),
-    said: Mapping[str, str] | None = None,
+    submitter: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return every setting of a session: Delta's, ours for speed and quiet, and `conf`, which wins.
 
     Args:
-        said: the submitter's settings; they win over defaults, and `conf` over them.
+        submitter: the submitter's settings; they win over defaults, and `conf` over them.
 
     With a local master Java uses the parallel garbage collector, unless the user's options,
     Spark's folder or the environment may name another.
     """
-    said = said or {}
-    theirs = {**said, **conf}
+    submitter = submitter or {}
+    theirs = {**submitter, **conf}
     defaults = {
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -149,7 +149,7 @@ def session_conf(
         **_local_defaults(master),
     }
     # The submitter's other settings reach Spark by themselves.
-    merged = {**defaults, **{key: said[key] for key in said if key in defaults}, **conf}
+    merged = {**defaults, **{key: submitter[key] for key in submitter if key in defaults}, **conf}
     merged["spark.sql.extensions"] = _with_delta(theirs.get("spark.sql.extensions", ""))
     if is_submitted():  # spark-submit has placed the jars
         return merged

@@ -66,7 +66,7 @@ class _CommitterLog:
         """Do nothing: such a table has no txid beside its publications."""
 
 
-def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaTable:
+def opened_table(table: str, options: Mapping[str, str] | None) -> DeltaTable:
     """Load a table with delta-rs.
 
     Args:

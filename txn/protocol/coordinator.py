@@ -123,8 +123,8 @@ def recovered_state(
     streams: Sequence[str],
     opaque_streams: Collection[str],
     config: TopologyConfig,
-    until: int | Literal["forever", "caught_up"] = "forever",
-    published: Collection[int] = (),
+    until: int | Literal["forever", "caught_up"],
+    published: Collection[int],
     grouped: bool = True,
 ) -> CoordinatorState:
     """Return the state in which a run begins, from the durable records.

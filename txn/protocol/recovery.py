@@ -146,7 +146,7 @@ def check_streams(
     streams: Sequence[str],
     opaque: Collection[str],
     progress: Progress,
-    dropped: Collection[str] = (),
+    dropped: Collection[str],
 ) -> None:
     """Refuse a program whose streams do not match the progress.
 

@@ -75,7 +75,7 @@ def faster(call: Callable[[], T], instead: str) -> T | None:
     return result
 
 
-def refuse_connect(master: str | None, conf: Mapping[str, str] | None = None) -> None:
+def refuse_connect(master: str | None, conf: Mapping[str, str] | None) -> None:
     """Refuse Spark Connect, before anything is started.
 
     Raises:
