@@ -82,7 +82,8 @@ class TopologyConfig(BaseModel):
     that is not listed here is refused: a program of before may have been started by mistake."""
     backfilled_tables: tuple[str, ...] = ()
     """Paths of tables that get the txids that they lack before the run goes on: new tables, and
-    tables that were dropped and put back. What those txids read is read anew."""
+    tables that were dropped and put back. What those txids read is read anew. A next generation
+    that `txn backfill` has filled takes its table's place."""
     rebuilt_tables: tuple[str, ...] = ()
     """Paths of tables whose rows may be written anew if the program needs them in another shape.
     A start that needs to, for a table that is not listed here, is refused: it takes time."""

@@ -34,7 +34,7 @@ MAINTENANCE_POINTS = (
 """Points in the life of a table; the attempt is the newest that was durable everywhere."""
 
 SHAPE_POINTS = (
-    "shape-staged",  # a table has its next generation, and no version refers to it
+    "shape-staged",  # a table has its files in another shape, and no version refers to them
     "shape-changed",  # a version has given it another shape; further tables may wait for theirs
     "backfilled",  # a table has got the txids up to this one, which it lacked
 )
