@@ -28,7 +28,8 @@ from tests.matrix.plan import (
     product,
     supported,
 )
-from tests.matrix.runs import ROOT, Machine, Result
+from tests.matrix.runs import Machine, Result
+from tests.release.distribution import ROOT
 from txn.spark.versions import LINES
 
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.release.distribution import ROOT, build
 from txn.spark.versions import LINES
 
-ROOT = Path(__file__).parent.parent.parent
 RELEASES = [line.newest for line in LINES.values()]
 NEWEST_LINE = list(LINES)[-1]
 
@@ -258,14 +258,6 @@ def _run(command: Sequence[str | Path]) -> str:
     return done.stdout
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this checkout into a folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    _run([*pip, "--no-deps", "--wheel-dir", folder, ROOT])
-    return next(folder.glob("*.whl"))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Try the environments; 1 if one is not as it must be."""
     parser = argparse.ArgumentParser(prog="make test-environments", description=__doc__)
@@ -278,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.pip or not options.uv:
         raise SystemExit("pip or uv is not on the PATH. Name it: --pip PATH --uv PATH")
-    wheel = options.wheel or build_wheel(ROOT / "build" / "matrix" / "wheel")
+    wheel = options.wheel or build("wheel", ROOT, ROOT / "build" / "matrix" / "wheel")
     trial = Trial(wheel, options.pip, options.uv, options.python)
     print(HEADER, flush=True)
     good = True

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.matrix.plan import Cell, Part
+from tests.release.distribution import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 SLOWER = (
     "import json; from txn.spark.differences import slower_ways; print(json.dumps(slower_ways()))"
 )

@@ -8,7 +8,8 @@ import pytest
 
 from tests.matrix.environments import Case, Outcome
 from tests.matrix.plan import JAVAS, PARTS, PYTHONS, Part, cover, find_javas, product, supported
-from tests.matrix.runs import ROOT, Result, read_programs, read_report
+from tests.matrix.runs import Result, read_programs, read_report
+from tests.release.distribution import ROOT
 from txn.spark.versions import LINES
 
 SPARKS = [line.newest for line in LINES.values()]
