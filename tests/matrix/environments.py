@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.matrix.runs import without_spark
 from tests.release.distribution import ROOT, build
 from txn.spark.versions import LINES
 
@@ -182,9 +183,7 @@ class Trial:
 
     def _make(self, case: Case, folder: Path) -> Place:
         python = self._new_environment(folder / "environment", case.installed)
-        variables = dict(os.environ)
-        for name in ("SPARK_HOME", "PYTHONPATH"):
-            variables.pop(name, None)
+        variables = without_spark()
         if case.spark_home:
             variables |= self._spark_home(case.spark_home, folder)
         if case.by_conda:

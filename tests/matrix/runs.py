@@ -137,10 +137,13 @@ class Machine:
         return python
 
     def _variables(self, cell: Cell) -> dict[str, str]:
-        variables = {**os.environ, "JAVA_HOME": str(self.javas[cell.java])}
-        for name in ("SPARK_HOME", "PYTHONPATH"):
-            variables.pop(name, None)
-        return variables
+        return {**without_spark(), "JAVA_HOME": str(self.javas[cell.java])}
+
+
+def without_spark() -> dict[str, str]:
+    """Return this process's variables without those that name a Spark outside of pyspark."""
+    hidden = ("SPARK_HOME", "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def _install(python: Path, *requirements: str) -> None:
