@@ -65,8 +65,9 @@ class LateTables:
             entry = newest[sink.name]
             if _last_txid(entry) < committed.txid:
                 return True
-            is_back = entry is not None and identity(sink.name) not in known
-            return is_back and not _agrees(sink, entry, History(tuple(others)))
+            if not committed.txid or identity(sink.name) in known:
+                return False  # before the first commit no table was left out
+            return not _agrees(sink, entry, History(tuple(others)))
 
         self.generations: dict[str, Sink] = {}
         """Table -> its next generation."""
