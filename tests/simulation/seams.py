@@ -161,6 +161,8 @@ def _patches() -> list[Patch]:
         (committers.staging.area, "side_by_side", spark.side_by_side),
         (committers.staging.area, "to_write", spark.same_frame),
         (committers.table_committer, "strict_reader", tables.RowReader),
+        (committers.table_committer, "in_parallel", _one_by_one),
+        (committers.table_committer, "measured", spark.measured),
         (committers.table_committer, "own_session", spark.same_session),
         (committers.table_committer, "settings_of", spark.no_settings),
         (committers.table_committer, "Storage", delta.SimStorage),

@@ -63,11 +63,11 @@ class LateTables:
 
         def lacks(sink: Sink) -> bool:
             entry = newest[sink.name]
+            if not committed.tables:
+                return False  # what was committed has brought no table anything
             if _last_txid(entry) < committed.txid:
                 return True
-            if not committed.txid or identity(sink.name) in known:
-                return False  # before the first commit no table was left out
-            return not _agrees(sink, entry, History(tuple(others)))
+            return identity(sink.name) not in known and not _agrees(sink, entry, History(tuple(others)))
 
         self.generations: dict[str, Sink] = {}
         """Table -> its next generation."""
