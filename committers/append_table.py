@@ -75,7 +75,8 @@ class AppendingCommitter(TableCommitter):
     def _rows_below(self, paths: Sequence[str], txid: int) -> DataFrame:
         """The rows of these files that were written before `txid`."""
         urls = [self._storage.read_url(path) for path in paths]
-        reader = strict_reader(self._session({}), self._table_schema(), self._storage)
+        # Of the log, not of the program: that may not know its columns yet.
+        reader = strict_reader(self._session({}), self._logged_schema(), self._storage)
         stored = reader.parquet(*urls)
         return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -152,14 +153,8 @@ class OpenTable(Committer):
             first_txid=context.first_txid,
             columns_were=self._columns_were,
         )
-        policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
-        policy = replace(policy, refilled=self._next is not None)
-        try:
-            changes = self._log.open(spec, context.epoch, policy)
-        except TableRefusedError as error:
-            if self._generation_of:
-                self._refuse_generation(str(error))
-            raise
+        with self._as_generation():
+            changes = self._log.open(spec, context.epoch, self._policy())
         if changes and self._generation_of:
             self._refuse_generation(clauses(changes))
         self._pending = changes if changes or self._next else None
@@ -167,11 +162,23 @@ class OpenTable(Committer):
             # Opened after `fence` was called: the table may be slightly older than this leader.
             self._log.fence(context.epoch)
 
+    def _policy(self) -> ShapePolicy:
+        """The changes of the table's shape that the settings allow."""
+        context = self._opened
+        policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
+        return replace(policy, refilled=self._next is not None)
+
     # --- change the shape --------------------------------------------------------------------
 
     @abstractmethod
     def shape(self) -> TableShape:
         """Return the table that the program needs, without the types of its columns."""
+
+    def require_shape(self) -> None:
+        """Refuse a table that no columns of the rows would make fit."""
+        if self._log.version >= 0:
+            with self._as_generation():
+                self._log.require_shape(self.shape(), self._policy())
 
     def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
         """Write the table's rows in the shape of the program, if they need another one.
@@ -365,6 +372,16 @@ class OpenTable(Committer):
         paths = [f"{folder}/{entry.path}" for entry in other._storage.store.walk()]
         self._storage.delete_files(path for path in paths if path not in kept)
         return "its next generation has taken its place"
+
+    @contextmanager
+    def _as_generation(self) -> Iterator[None]:
+        """Let a refusal name the table, and the way out, if this is its next generation."""
+        try:
+            yield
+        except (TableRefusedError, TableChangedError) as error:
+            if self._generation_of:
+                self._refuse_generation(str(error))
+            raise
 
     def _refuse_generation(self, why: str) -> NoReturn:
         raise TableRefusedError(

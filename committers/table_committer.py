@@ -150,12 +150,8 @@ class TableCommitter(OpenTable):
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
         """Call `read` over the table's files; repeat it if they were rewritten meanwhile."""
-        try:
+        with self._as_generation():
             return up_to_date(read, self._log, self._storage)
-        except TableChangedError as error:
-            if self._generation_of:
-                self._refuse_generation(str(error))
-            raise
 
     def _stored_rows(
         self, rows: DataFrame, paths: Sequence[str], of_keys: KeysReader | None = None

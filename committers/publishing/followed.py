@@ -19,7 +19,7 @@ from committers.publishing.txid_bounds import with_bounds
 from committers.verifying.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.verifying.foreign_commits import ForeignCommits, accepted_version
 from committers.verifying.same_table import require_same
-from txn.changes import Change, clauses
+from txn.changes import Change, TableShape, clauses
 from txn.delta.commits import (
     LAST_CHECKPOINT,
     Commit,
@@ -38,6 +38,8 @@ from txn.delta.topology_table import (
     refuse_differences,
     refuse_foreign,
     refuse_foreign_folder,
+    refuse_unusable,
+    shape_changes,
     with_culprit,
 )
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
@@ -345,9 +347,30 @@ class FollowedTable:
             TableRefusedError: they are not allowed, or somebody else has changed the definition.
         """
         is_empty = not self._files
+        return self._allowed(
+            lambda: spec.changes(self._definition, self._name, policy, is_empty=is_empty)
+        )
+
+    @exclusive
+    def require_shape(self, shape: TableShape, policy: ShapePolicy) -> None:
+        """Refuse a table that does not fit a program whose columns are not known yet.
+
+        Raises:
+            TableRefusedError: as `changes`.
+        """
+
+        def compare() -> tuple[Change, ...]:
+            table, name = self._definition, self._name
+            refuse_unusable(table, name, self._topology, shape.kind, shape.semantics)
+            return shape_changes(table, name, shape, policy, is_empty=not self._files)
+
+        self._allowed(compare)
+
+    def _allowed(self, compare: Callable[[], tuple[Change, ...]]) -> tuple[Change, ...]:
+        """Return the differences that a comparison finds, if all of them are allowed."""
         culprit = self._foreign.last_metadata_change
         try:
-            changes = spec.changes(self._definition, self._name, policy, is_empty=is_empty)
+            changes = compare()
         except TableRefusedError as error:
             raise with_culprit(error, culprit) from error
         refuse_differences(self._name, changes, culprit)

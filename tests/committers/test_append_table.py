@@ -104,6 +104,28 @@ def test_an_opaque_replay_after_optimize(driver: Any, warehouse: Path) -> None:
     assert rows(warehouse) == held((1, ONE), (2, REPLAY))
 
 
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_rows_are_taken_back_before_the_columns_are_known(
+    driver: Any, warehouse: Path, schema: str | None
+) -> None:
+    """A program that does not know its columns, or was told other ones, takes back an unfinished
+    txid; committed rows in the same file keep every column.
+    """
+    first = driver.open(AppendTable(warehouse), f"{SCHEMA}, more string")
+    for txid in (1, 2):
+        driver.commit(first, driver.frame([("a", 1, "kept")], f"{SCHEMA}, more string"), txid)
+    DeltaTable(str(warehouse)).optimize.compact()
+    table, context = AppendTable(warehouse), CommitterContext(TOPOLOGY, 2)
+    if schema is not None:
+        with pytest.raises(TableRefusedError, match="'more'"):
+            table.open(driver.spark, context, driver.frame([], schema).schema)
+    table.open(driver.spark, context, None)
+    table.fence()
+    driver.turn(table, Staged(TransactionAttempt(2, 1), ()), epoch=2)
+    found = DeltaTable(str(warehouse)).to_pyarrow_table().to_pylist()
+    assert found == [{"k": "a", "v": 1, "more": "kept", "txid": 1}]
+
+
 def test_optimize_between_prepare_and_publish(
     driver: Any, warehouse: Path, make_publication: Any
 ) -> None:

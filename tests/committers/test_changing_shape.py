@@ -311,6 +311,26 @@ def test_a_rebuilt_table_outlives_its_run(world: World, layout: str) -> None:
     assert not list(world.path.glob("_txn/compaction-*"))
 
 
+def test_the_files_of_a_rebuild_stay_for_its_readers(world: World) -> None:
+    """The versions before a rebuild and of it stay readable, also after OPTIMIZE has replaced the
+    files of the rebuild and another leader has started.
+    """
+    world.start(AppendTable(world.path), "v bigint, k string")
+    world.commit([(1, "a")])
+    before = DeltaTable(str(world.path)).version()
+    world.start(
+        AppendTable(world.path, columns_were={"user": "k"}), "v bigint, user string", rebuilt=True
+    )
+    table = DeltaTable(str(world.path))
+    rebuilt = table.version()
+    table.optimize.z_order(["v"])
+    world.stop()
+    world.start(AppendTable(world.path), "v bigint, user string")
+    for version, name in ((before, "k"), (rebuilt, "user"), (None, "user")):
+        table = DeltaTable(str(world.path), version=version)
+        assert table.to_pyarrow_table().to_pylist() == [{"v": 1, name: "a", "txid": 1}]
+
+
 def test_a_key_that_goes_away_merges_its_rows(world: World) -> None:
     """Rows that differ only in a key that the program no longer has become one."""
     world.start(world.state(["k", "c"]))

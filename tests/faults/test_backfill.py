@@ -16,14 +16,14 @@ from tests.faults.harness import read_log
 from tests.faults.partitioned_run import SCHEMA, Literals
 from tests.faults.support import CrashedError, clean_logs, crash_at, observing, rows_of
 from tests.faults.test_recover import Poisonable, records
-from txn import Topology, TopologyConfig
+from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
-from txn.errors import RecoveryRefusedError, TopologyError
+from txn.errors import FailedException, RecoveryRefusedError, TopologyError
 from txn.interfaces import SpoutKind
 from txn.operations.recover import read_tables, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
 
@@ -137,6 +137,28 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
     assert world.rows("late_rows") == world.rows("rows")
 
 
+def test_a_late_table_takes_no_txid_without_its_planned_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A txid of which a part is not read again fails the filling; the next one reads it all."""
+    counts, late = {"p1": 2, "p2": 2}, ("late_rows",)
+    world.run(counts)
+    emit = Poisonable.emit_partitions
+
+    def emit_one(
+        spout: Poisonable, spark: SparkSession, attempt: TransactionAttempt, at: Mapping[str, Any]
+    ) -> DataFrame:
+        return emit(spout, spark, attempt, {"p1": at["p1"]})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Poisonable, "emit_partitions", emit_one)
+        patch.setattr(Poisonable, "parts_read", lambda *_: ["p1"])
+        with pytest.raises(FailedException, match=r"late_rows': planned and never read: .* p2"):
+            world.run(counts, ("rows", "totals", *late), backfilled_tables=late)
+    world.run(counts, ("rows", "totals", *late), backfilled_tables=late)
+    assert world.rows("late_rows") == world.rows("rows")
+
+
 def test_a_table_is_filled_beside_the_former_program(world: World) -> None:
     """`Topology.backfill` leads nothing: the former program goes on, what it commits meanwhile is
     filled in by the next call or by the new program itself, and a call after that is refused.
@@ -219,6 +241,17 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
             world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
         return
     world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_before_the_first_commit_no_table_is_late(world: World) -> None:
+    """Tables that hold txid 1 of two dead attempts get it anew, also those of backfilled_tables."""
+    late = ("late_rows",)
+    for tables in (("late_rows", "rows"), ("rows", "late_rows")):
+        with observing(crash_at("between-publications")), pytest.raises(CrashedError):
+            world.run({"p1": 1}, tables, backfilled_tables=late)
+    world.run({"p1": 2}, tables, backfilled_tables=late)
+    assert [row[1] for row in world.rows("rows")] == [0, 1]
     assert world.rows("late_rows") == world.rows("rows")
 
 

@@ -21,7 +21,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.engine.work.staging import Stager
-from txn.errors import BatchError, FailedException, TxnError
+from txn.errors import BatchError, FailedException, TableRefusedError, TxnError
 from txn.interfaces import Spout, SpoutKind
 
 if TYPE_CHECKING:
@@ -350,6 +350,33 @@ def test_a_query_of_a_state_that_is_not_there_keeps_every_row(
     maker.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     running.await_termination(PATIENCE_SECS)
     assert rows_of(warehouse / "whole", "k", "v", "total", key=str) == oracle
+
+
+def test_a_former_program_is_refused_also_before_its_columns_are_known(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """The former program publishes nothing in a table that a newer one has rebuilt, not even a
+    txid without rows, also if its stream may yet have columns that nobody knows.
+    """
+
+    def run(key: str, batches: list[list[Any]], **more: Any) -> int:
+        topology = Topology(warehouse.parent.name, TopologyConfig(**more))
+        rows = topology.stream("rows", MemoryTransactionalSpout(batches, SCHEMA))
+        rows.partition_persist(AppendTable(warehouse / "rows"))
+        other = topology.stream("other", TwoMethods({1: [("a", 1)]}, SCHEMA))
+        named = other.transform(lambda df: df.withColumnRenamed("k", key))
+        table = StateTable(warehouse / "totals", columns_were={"user": "k"})
+        named.group_by(key).persistent_aggregate(table, n=Count())
+        report = topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+        return report.committed_txid
+
+    rebuilt = (str(warehouse / "totals"),)
+    assert run("k", BATCHES[:1]) == 1
+    assert run("user", BATCHES[:1], rebuilt_tables=rebuilt) == 1
+    with pytest.raises(TableRefusedError, match="key 'k' is new"):
+        run("k", BATCHES)
+    assert run("user", BATCHES) == 2
+    assert rows_of(warehouse / "totals", "user", "n") == [("a", 1)]
 
 
 def test_a_ledger_does_not_close_without_the_job_that_read(

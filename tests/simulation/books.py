@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.delta import Table
 from tests.simulation.kernel import Process
-from tests.simulation.plan import TableKind
+from tests.simulation.plan import TableKind, owner_of
 from tests.simulation.sources import STREAM_SIZE, records_of
 from tests.simulation.tables import shape_of
 from tests.simulation.world import World
@@ -42,6 +42,8 @@ class Ledger:
     rows: dict[int, list[Any]] = field(default_factory=dict)
     """txid -> its rows, of a table that is fed by a join, a query or new values."""
     last: int = 0
+    releases: set[int] = field(default_factory=set)
+    """The programs that have filled a late table or a next generation."""
     lacks: bool = False
     """Its newest publication lost a file on its way."""
 
@@ -98,21 +100,31 @@ class Books:
         tables = self._world.plan.tables
         return any(
             name in self.versions if tables[name].since else not self.has_shape(name, 0)
-            for name, table in self._world.tables.items()
-            if table.commits
+            for name in (table.name for table in self._world.own_tables())
         )
 
     def is_released(self) -> bool:
         """Whether all tables have the shape of the newest program."""
         return all(
             self.has_shape(name, 1) and (self.ledgers[name].last >= self.committed)
-            for name, table in self._world.tables.items()
-            if table.commits
+            for name in (table.name for table in self._world.own_tables())
         )
+
+    def is_stale(self, name: str, release: int) -> bool:
+        """Whether another program has filled a next generation."""
+        others = self.ledgers[name].releases - {release} if name in self.ledgers else ()
+        return bool(others) or not self.has_shape(name, release)
+
+    def vanishes(self, table: Table) -> None:
+        """The log of a next generation is deleted."""
+        self._world.trace(f"{table.name} is gone")
+        table.vanish()
+        self.ledgers.pop(table.name, None)
 
     def _is_late(self, name: str) -> bool:
         """Whether the committed txids are not all in a table yet, which may be right."""
-        return bool(self._world.plan.tables[name].since) and name not in self.versions
+        may = self._world.plan.kind(name).since or owner_of(name) != name
+        return bool(may) and name not in self.versions
 
     def _count(self, what: str) -> None:
         self._world.counts[what] += 1
@@ -278,6 +290,12 @@ class Books:
                 name not in self.ledgers or not self.ledgers[name].lacks,
                 f"never ahead of a table: COMMITTED {txid}, and table {name} lacks a file of it",
             )
+            differs = self._differing(name)
+            self._must(
+                not differs,
+                f"a late table has every txid once: COMMITTED {txid} names {name}, and txids "
+                f"{differs} have other records there",
+            )
         self.committed = txid
         self.versions = dict(record["tables"])
         self.backup = None
@@ -286,6 +304,20 @@ class Books:
         for one in range(before + 1, txid + 1):
             self.newest.pop(one, None)
         self._world.committed()
+
+    def _differing(self, name: str) -> list[int]:
+        """The committed txids of which a late table has other records than were committed."""
+        kind, held = self._world.plan.tables[name], self.ledgers[name].txids
+        return [
+            txid
+            for txid, records in (self.by_txid.items() if kind.since else ())
+            for stream in kind.streams
+            if _of_stream(held.get(txid, ()), stream) != _of_stream(records, stream)
+        ]
+
+    def is_late_unnamed(self) -> bool:
+        """Whether a late table has versions, and COMMITTED does not name it yet."""
+        return any(self._is_late(table.name) for table in self._world.own_tables())
 
     def _commit(self, txid: int, record: dict[str, Any], release: int) -> None:
         """One txid becomes committed: every table has it, from the same attempt's metadata."""
@@ -375,6 +407,8 @@ class Books:
             path not in table.referred or not table.is_readable(path),
             f"published files stay: {path} of table {table.name} was deleted",
         )
+        if table.owner is not None:
+            self.file_deleted(table.owner, f"{table.name.split('/', 1)[1]}/{path}")
 
     def append_arrived(self, table: Table, version: int, process: Process, *, done: bool) -> None:
         """An append has reached the store."""
@@ -425,9 +459,11 @@ class Books:
 
     def _changed(self, table: Table, mark: dict[str, Any], process: Process | None) -> None:
         self._count("table changed")
-        if table.parsed[-1].adds:
-            self._count("table rebuilt")
         release = process.release if process is not None else -1
+        if adds := table.parsed[-1].adds:
+            self._count("table rebuilt")
+            if adds[0].path.startswith("generation-"):
+                self._adopted(f"{table.name}/{adds[0].path.split('/')[0]}", mark["txid"], release)
         self._must(
             self.has_shape(table.name, release) and (release > 0 or not table.active),
             f"former program refused: {process} gives {table.name} v{table.version} the shape "
@@ -437,6 +473,14 @@ class Books:
             mark["txid"] == self.committed or self._is_late(table.name),
             f"between two txids: {table.name} v{table.version} is changed at txid {mark['txid']}, "
             f"and {self.committed} is committed",
+        )
+
+    def _adopted(self, name: str, txid: int, release: int) -> None:
+        self._count("next generation adopted")
+        self._must(
+            not self.is_stale(name, release) and self.ledgers[name].last == txid,
+            f"a next generation is whole: {name} takes its table's place at txid {txid}, holds "
+            f"{self.ledgers[name].last} and was filled by programs {self.ledgers[name].releases}",
         )
 
     def _published(
@@ -466,6 +510,7 @@ class Books:
                 f"former program refused: {process} publishes in {where}, which has another shape",
             )
         if self._is_late(table.name) and first <= self.committed:
+            ledger.releases.add(process.release if process is not None else -1)
             self._filled(table, ledger, members, where)
             return
         skips = self._world.plan.tables[table.name].semantics == "transactional"
@@ -512,8 +557,9 @@ class Books:
             ledger.txids = {t: r for t, r in ledger.txids.items() if t <= ledger.last}
         for member in members:
             txid, attempt = member["txid"], member["attempt_id"]
+            is_first = not ledger.last and not any(r for t, r in self.by_txid.items() if t < txid)
             self._must(
-                txid == ledger.last + 1 and attempt in self.final.get(txid, ()),
+                (txid == ledger.last + 1 or is_first) and attempt in self.final.get(txid, ()),
                 f"a late table has every txid once: {where} holds {txid}:{attempt} after "
                 f"{ledger.last}, and attempts {self.final.get(txid)} were committed",
             )
@@ -549,7 +595,7 @@ class Books:
 
     def _check_rows(self, table: Table, ledger: Ledger) -> None:
         """The rows of the newest version, as a reader finds them, against the oracle."""
-        kind = self._world.plan.tables[table.name]
+        kind = self._world.plan.kind(table.name)
         if ledger.lacks:
             return
         if kind.feed != "rows":

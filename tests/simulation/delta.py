@@ -9,7 +9,7 @@ may land later than its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -78,15 +78,41 @@ class Protocol:
     writer_features: tuple[str, ...] = ()
 
 
+class Below(MutableMapping[str, Any]):
+    """Those of a folder's files that lie in one of its folders."""
+
+    def __init__(self, files: dict[str, Any], folder: str) -> None:
+        self._files = files
+        self._folder = f"{folder}/"
+
+    def __getitem__(self, path: str) -> Any:
+        return self._files[self._folder + path]
+
+    def __setitem__(self, path: str, file: Any) -> None:
+        self._files[self._folder + path] = file
+
+    def __delitem__(self, path: str) -> None:
+        del self._files[self._folder + path]
+
+    def __iter__(self) -> Iterator[str]:
+        start = len(self._folder)
+        return iter([path[start:] for path in self._files if path.startswith(self._folder)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 @dataclass
 class Table:
     """One folder: its commit files and its data files."""
 
     name: str
+    owner: Table | None = None
+    """The table whose next generation this is."""
     commits: list[bytes] = field(default_factory=list)
     parsed: list[Commit] = field(default_factory=list)
-    blobs: dict[str, Blob] = field(default_factory=dict)
-    texts: dict[str, bytes] = field(default_factory=dict)
+    blobs: MutableMapping[str, Blob] = field(default_factory=dict)
+    texts: MutableMapping[str, bytes] = field(default_factory=dict)
     active: dict[str, ActiveFile] = field(default_factory=dict)
     referred: set[str] = field(default_factory=set)
     """Paths that some version has added: a reader of that version needs them."""
@@ -102,6 +128,20 @@ class Table:
     metadata: Metadata | None = None
     definitions: list[tuple[int, Any, Metadata]] = field(default_factory=list)
     """(version, schema, metadata) of every version that has a definition, oldest first."""
+
+    def lie_in(self, owner: Table) -> None:
+        """Be the next generation of a table, in a folder of it."""
+        self.owner, folder = owner, self.name.split("/", 1)[1]
+        assert isinstance(owner.blobs, dict)
+        assert isinstance(owner.texts, dict)
+        self.blobs, self.texts = Below(owner.blobs, folder), Below(owner.texts, folder)
+
+    def vanish(self) -> None:
+        """Its log is deleted."""
+        for entries in (self.commits, self.parsed, self.active, self.definitions):
+            entries.clear()  # type: ignore[attr-defined]
+        self.referred, self.added, self.removed, self.cleaned = set(), {}, {}, 0
+        self.schema = self.metadata = None
 
     def defined(self, version: int, schema: Any, metadata: Metadata) -> None:
         """A version defines the table."""
@@ -234,7 +274,10 @@ class SimDeltaTable:
         text = text_of([], apps, properties.custom_metadata)
 
         def landed() -> None:
-            metadata = Metadata(uri, dict(options["configuration"]), list(options["partition_by"]))
+            own_id = uri if table.owner is None else f"{uri} {world.new_id()}"
+            metadata = Metadata(
+                own_id, dict(options["configuration"]), list(options["partition_by"])
+            )
             table.defined(0, schema, metadata)
 
         if not _append(world, table, 0, text, landed):
@@ -336,6 +379,13 @@ def _ask(what: str) -> None:
     retried(lambda: current_world().ask(what), what)
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A file in a listing."""
+
+    path: str
+
+
 class SimStorage:
     """In place of `txn.storage.storage.Storage`: one folder of the store."""
 
@@ -426,7 +476,20 @@ class SimStorage:
         for path in [path for path in self.table.texts if path.startswith(prefix)]:
             del self.table.texts[path]
 
+    @property
+    def store(self) -> SimStorage:
+        return self
+
+    def walk(self) -> list[Entry]:
+        """Everything in the folder."""
+        _ask("list")
+        log = map(commit_path, range(self.table.version + 1))
+        return [Entry(path) for path in (*self.table.blobs, *self.table.texts, *log)]
+
     def delete_files(self, paths: Iterable[str]) -> None:
+        paths = [*paths]
+        for folder in {path.split("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}:
+            current_world().books.vanishes(current_world().table(f"{self.location}/{folder}"))
         chosen = [path for path in paths if path in self.table.blobs]
         if chosen:
             self._delete(chosen)

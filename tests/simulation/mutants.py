@@ -13,6 +13,7 @@ from typing import Any
 import committers.log_layout.compactor
 import committers.publishing.log
 import committers.table_committer
+import txn.engine.late_tables
 import txn.engine.loop.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
@@ -21,7 +22,9 @@ import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
 from committers.append_table import AppendingCommitter
+from committers.open_table import OpenTable
 from committers.publishing.append import file_actions
+from committers.publishing.followed import FollowedTable
 from committers.publishing.log import MAX_TRIES, DeltaLog
 from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import UpsertCommitter
@@ -30,8 +33,10 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
 from txn.engine.loop.attempt_failures import AttemptFailures
 from txn.engine.loop.in_flight import LiveAttempts
+from txn.engine.start import Start
 from txn.engine.work.backfill import Backfill
 from txn.engine.work.commit import CommitTurn
+from txn.engine.work.history import History
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
@@ -344,6 +349,26 @@ def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, mo
 _fill = Backfill.run
 
 
+def _change_first(self: Any, equipment: Any, epoch: int, progress: Any, *more: Any) -> Any:
+    equipment.tables.advance(progress.committed.txid, progress.committed.tables)
+    equipment.change_shapes({}, equipment.tables.all)
+    return _recover(self, equipment, epoch, progress, *more)
+
+
+_recover = Start._recover
+
+
+def _allowed_only(self: Any, compare: Any) -> Any:
+    return tuple(change for change in compare() if change.allowed)
+
+
+def _any_generation(self: Any, spec: Any, policy: Any) -> Any:
+    return () if "/generation-" in self._name else _changes(self, spec, policy)
+
+
+_changes = FollowedTable.changes
+
+
 MUTANTS: dict[str, Mutant] = {
     "newer-unchecked": Mutant(
         "A publication need not be newer than what the table holds.",
@@ -478,15 +503,42 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "change-left-out": Mutant(
         "Tables keep their shape when the program has another one.",
-        ((TableCommitter, "change_shape", lambda self, committed: None),),
+        ((OpenTable, "change_shape", lambda self, committed: None),),
     ),
     "half-changed": Mutant(
         "A table is changed that holds rows of a txid which others may lack.",
-        ((TableCommitter, "_refuse_unfinished", lambda self, *_, **__: None),),
+        ((OpenTable, "_refuse_unfinished", lambda self, *_, **__: None),),
     ),
     "late-skips": Mutant(
         "A late table does not get the newest committed txid.",
         ((Backfill, "run", _fill_up_to_the_last),),
+    ),
+    "change-before-fence": Mutant(
+        "Tables are changed before they are fenced.",
+        ((Start, "_recover", _change_first),),
+    ),
+    "parts-unread-late": Mutant(
+        "A late table takes what was read, whether or not that is all that was planned.",
+        ((Backfill, "_require_read", lambda *_: None),),
+    ),
+    "dead-attempt-kept": Mutant(
+        "A late table keeps what a dead attempt left in it.",
+        ((txn.engine.late_tables, "_agrees", lambda *_: True),),
+    ),
+    "empty-history": Mutant(
+        "A late table is taken to have no history.",
+        (
+            (txn.engine.late_tables, "read_history", lambda *_: History(())),
+            (txn.engine.late_tables, "require_history", lambda *_, **__: None),
+        ),
+    ),
+    "stale-generation": Mutant(
+        "A next generation that another program has filled takes its table's place.",
+        ((FollowedTable, "changes", _any_generation),),
+    ),
+    "former-program-not-refused": Mutant(
+        "What the program lacks of a table does not matter.",
+        ((FollowedTable, "_allowed", _allowed_only),),
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was quarantined.",

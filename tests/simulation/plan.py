@@ -11,7 +11,7 @@ from random import Random
 
 from txn.config import TopologyConfig
 
-__all__ = ["CHANGING", "Plan", "Release", "TableKind", "draw_plan", "with_release"]
+__all__ = ["CHANGING", "Plan", "Release", "TableKind", "draw_plan", "owner_of", "with_release"]
 
 COMMON = {
     "crash": (0.0005, 0.006),
@@ -97,7 +97,11 @@ class Release:
     rebuilt: frozenset[str]
     """Tables whose rows are written anew: a renamed column or key, or more buckets."""
     fills: int
-    """How often the late table is filled beside a leader."""
+    """How often the late table, and next generations, are filled beside a leader."""
+    refilled: frozenset[str] = frozenset()
+    """Tables that get a next generation, if it is filled."""
+    is_stale: bool = False
+    """Whether the former program fills next generations, too."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +129,17 @@ class Plan:
     same_machine: bool
     release: Release | None = None
 
+    def kind(self, table: str) -> TableKind:
+        """The kind of a table, or of a next generation."""
+        return self.tables[owner_of(table)]
+
     def extends(self, table: str, release: int) -> bool:
         """Whether a table has one column more in a release of the program."""
-        return bool(release and self.release and table in self.release.extended)
+        return bool(release and self.release and owner_of(table) in self.release.extended)
 
     def rebuilds(self, table: str, release: int) -> bool:
         """Whether a table has its other shape in a release of the program."""
-        return bool(release and self.release and table in self.release.rebuilt)
+        return bool(release and self.release and owner_of(table) in self.release.rebuilt)
 
     def buckets_of(self, table: str, release: int) -> int:
         return self.buckets + 2 * self.rebuilds(table, release)
@@ -139,6 +147,11 @@ class Plan:
     @property
     def opaque(self) -> bool:
         return "opaque" in self.kinds
+
+
+def owner_of(table: str) -> str:
+    """The table whose next generation this is, or the table itself."""
+    return table.split("/", 1)[0]
 
 
 def draw_plan(random: Random) -> Plan:
@@ -205,6 +218,16 @@ def with_release(plan: Plan, random: Random) -> Plan:
         rebuilt=frozenset(name for name in plan.tables if random.random() < some / 2),
         fills=fills,
     )
+    if "late" in tables and random.random() < 0.5:
+        # The former program may lead again, as long as COMMITTED does not name the late table.
+        release = replace(release, extended=frozenset(), rebuilt=frozenset())
+        rates["former program"] = 0.5
+    elif random.random() < 0.6:
+        own = [name for name, table in plan.tables.items() if table.feed == "rows"]
+        refilled = frozenset(random.sample(own, random.randint(1, len(own))))
+        is_stale, fills = random.random() < 0.3, release.fills + random.choice((1, 2, 3))
+        release = replace(release, refilled=refilled, is_stale=is_stale, fills=fills)
+        rates.pop("log cleaned", None)
     return replace(plan, tables=tables, rates=rates, release=release)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from txn.errors import (
     SourceChangedError,
     StagedFileError,
     StorageUnavailableError,
+    TableChangedError,
     TableRefusedError,
 )
 from txn.interfaces import FENCE_KEY, SpoutKind, StagedFile
@@ -114,6 +116,10 @@ class Run:
         self.original: tuple[str, bytes] | None = None
         self.repaired_at = -10.0
         self.started = 0
+        self.deleted: set[str] = set()
+        """Next generations that somebody has deleted."""
+        self.begins_late = False
+        """Whether the late table need not have the first txids."""
         self.former_until = 0
         """The txid up to which the former program has to run on; 0: it has not."""
 
@@ -221,9 +227,30 @@ class Run:
             # During the run, if a table is opened with the first rows: the books see that nothing
             # was published in it by then.
             return isinstance(error, TableRefusedError | RecoveryRefusedError)
+        if self._is_of_generation(process, error):
+            return bool(process.release)
+        if isinstance(error, TableChangedError) and process.release:
+            return any(name in str(error) for name in self.deleted)
+        if found := re.search("can be filled from txid ([0-9]+) on", str(error)):
+            # Before the first record no table has recorded anything.
+            self.begins_late = True
+            return not any(r for t, r in world.books.by_txid.items() if t < int(found[1]))
         # What changes or fills tables is tried once, by the start.
         once = SparkFault | FailedException | StagedFileError
         return bool(process.release and starting and isinstance(error, once))
+
+    def _is_of_generation(self, process: Process, error: BaseException) -> bool:
+        """Whether a next generation was refused rightly; somebody takes the way out."""
+        world, stale = self.world, False
+        if "The next generation of table" in str(error):
+            for table in [one for one in world.tables.values() if one.owner and one.commits]:
+                if table.name in str(error) and world.books.is_stale(table.name, process.release):
+                    world.counts["stale generation refused"] += 1
+                    self.deleted.add(table.name)
+                    world.books.vanishes(table)
+                    table.blobs.clear()
+                    stale = True
+        return stale
 
     def _stop(self, process: Process) -> None:
         running = self.running.get(process)
@@ -275,7 +302,10 @@ class Run:
         if release and plan.release is not None:
             late = tuple(name for name, table in plan.tables.items() if table.since)
             rebuilt = tuple(sorted(plan.release.rebuilt))
-            changed = {"rebuilt_tables": rebuilt, "backfilled_tables": late}
+            backfilled = (*late, *sorted(plan.release.refilled))
+            changed = {"rebuilt_tables": rebuilt, "backfilled_tables": backfilled}
+            if self.begins_late:
+                changed["new_tables"] = late
             config = config.model_copy(update=changed)
         topology = Topology(NAME, config)
         streams = [
@@ -330,14 +360,19 @@ class Run:
     def _fill_beside(self) -> None:
         """Somebody runs `txn backfill`."""
         self.started += 1
-        process, spark = self._process(f"f{self.started}", 1)
+        assert self.plan.release is not None
+        former = self.plan.release.is_stale and self.random.random() < 0.5
+        process, spark = self._process(f"f{self.started}", 0 if former else 1)
         process.on_death.append(lambda: self.world.process_died(process))
         self.kernel.spawn(process, "main", lambda: self._fill(process, spark))
 
     def _fill(self, process: Process, spark: Any) -> None:
         world = self.world
-        definition = self._topology(1).definition
-        late = [sink.name for sink in definition.sinks if self.plan.tables[sink.name].since]
+        definition = self._topology(process.release).definition
+        assert self.plan.release is not None
+        refilled = self.plan.release.refilled
+        names = [sink.name for sink in definition.sinks]
+        late = [name for name in names if self.plan.tables[name].since or name in refilled]
         told = "well"
         try:
             clocks: Any = {"sleep": CLOCK.sleep, "clock": CLOCK.monotonic}
@@ -350,6 +385,7 @@ class Run:
             raise
         except Exception as error:  # noqa: BLE001 - somebody reads it, and runs it again or not
             told = f"{type(error).__name__}: {error}"
+            self._is_of_generation(process, error)
         world.trace(f"{process} filled: {told[:400]}")
         world.counts[f"filled beside: {told.split(':')[0]}"] += 1
         self.kernel.kill(process)
@@ -365,7 +401,7 @@ class Run:
     def _stranger(self) -> None:
         """Somebody runs OPTIMIZE or VACUUM, sets a property, or cleans the log up."""
         world, random = self.world, self.random
-        made = [table for table in world.tables.values() if table.commits]
+        made = world.own_tables()
         if not made:
             return
         table = random.choice(made)
@@ -391,7 +427,7 @@ class Run:
 
     def _take_table(self) -> None:
         world = self.world
-        made = [table for table in world.tables.values() if table.commits]
+        made = world.own_tables()
         if not made:
             return
         table = self.random.choice(made)

@@ -161,6 +161,8 @@ def _patches() -> list[Patch]:
         (committers.staging.area, "side_by_side", spark.side_by_side),
         (committers.staging.area, "to_write", spark.same_frame),
         (committers.open_table, "strict_reader", tables.RowReader),
+        (committers.open_table, "in_parallel", _one_by_one),
+        (committers.open_table, "measured", spark.measured),
         (committers.open_table, "own_session", spark.same_session),
         (committers.open_table, "settings_of", spark.no_settings),
         (committers.open_table, "Storage", delta.SimStorage),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committers.publishing.files import BUCKET
+from committers.publishing.files import BUCKET, ActiveFile
 from committers.staging.area import StagingArea
 from tests.simulation import rows as model
 from tests.simulation.delta import Blob, SimStorage
@@ -31,6 +31,7 @@ __all__ = [
     "SparkFault",
     "SparkSession",
     "columns_of",
+    "measured",
     "no_settings",
     "nothing_of",
     "query_rows",
@@ -336,6 +337,16 @@ class SimStagingArea(StagingArea):
         summary = {"first": (0, min(firsts), max(firsts))}
         file = StagedFile(path, written.size, len(rows), written.partition, stats_of(rows))
         return file, summary
+
+
+def measured(file: ActiveFile, storage: SimStorage) -> StagedFile | None:
+    """In place of `committers.publishing.txid_bounds.measured`."""
+    current_world().ask("footer")
+    blob = storage.table.blobs.get(file.path)
+    if blob is None:
+        return None
+    rows = blob.rows
+    return StagedFile(file.path, file.size, len(rows), dict(file.partition), stats_of(rows))
 
 
 def stats_of(rows: Sequence[Any]) -> str:

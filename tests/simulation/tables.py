@@ -46,7 +46,7 @@ __all__ = [
 def shape_of(world: World, name: str, release: int) -> dict[str, Any]:
     """Columns, keys, values and buckets of a table in a release of the program."""
     plan = world.plan
-    kind = plan.tables[name].kind
+    kind = plan.kind(name).kind
     renamed, more = plan.rebuilds(name, release), plan.extends(name, release)
     extra = (("extra", "long"),) if more else ()
     if kind == "append":
@@ -72,7 +72,7 @@ class Shaped(TableCommitter):
     def _spec(self, schema: Any) -> TableSpec:
         self._staged_schema = self._stored_columns = schema
         world = current_world()
-        kind = world.plan.tables[self.name].kind
+        kind = world.plan.kind(self.name).kind
         shape = shape_of(world, self.name, world.kernel.alive().process.release)
         return TableSpec(self._opened.topology, kind, self.semantics, **shape)
 
@@ -88,10 +88,11 @@ class RowReader:
 
     def __init__(self, session: object, schema: object, storage: Any) -> None:
         self._table: Table = storage.table
+        self._prefix = storage.url()
 
     def parquet(self, *urls: str) -> Frame:
         current_world().io("read")
-        return Frame(_read(self._table, [url.split("/", 1)[1] for url in urls]))
+        return Frame(_read(self._table, [url.removeprefix(self._prefix) for url in urls]))
 
 
 def renamed_and_cast(rows: Frame, types: object, spec: object, table: str) -> Frame:
@@ -119,7 +120,7 @@ class SimAppend(Shaped, AppendingCommitter):
         if self._log.version < 0:
             return None
         world = current_world()
-        kind = world.plan.tables[self.name]
+        kind = world.plan.kind(self.name)
         # An outer join of which one side, or a query of which the state, is not known yet.
         right = kind.streams[1] if kind.feed in JOINS else None
         return Frame(

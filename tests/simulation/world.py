@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.chance import Faults
 from tests.simulation.kernel import Crash, Kernel, Process
+from tests.simulation.plan import owner_of
 from txn.attempts import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -104,8 +105,14 @@ class World:
 
     def table(self, name: str) -> Table:
         if name not in self.tables:
-            self.tables[name] = self.make_table(name)
+            table = self.tables[name] = self.make_table(name)
+            if (owner := owner_of(name)) != name:
+                table.lie_in(self.table(owner))
         return self.tables[name]
+
+    def own_tables(self) -> list[Table]:
+        """The tables that exist, without next generations."""
+        return [table for table in self.tables.values() if table.commits and not table.owner]
 
     def bucket(self, table: str, key: int) -> int:
         return key % self.plan.buckets_of(table, self.kernel.alive().process.release)
@@ -168,8 +175,10 @@ class World:
             # A thread that gets no time for a while.
             self.kernel.sleep(self.random.uniform(0, 0.1))
         # Of all places the worst, above all where a table may hold an earlier attempt.
-        worst = point in WORST and "crash" in self.faults.rates
-        if worst and self.random.random() < (0.3 if attempt.attempt_id else 0.03):
+        unnamed = point == "after-publish" and self.books.is_late_unnamed()
+        worst = (point in WORST or unnamed) and "crash" in self.faults.rates
+        likely = 0.3 if attempt.attempt_id or unnamed else 0.03
+        if worst and self.random.random() < likely:
             process = self.kernel.alive().process
             self.faults.counts["crash"] += 1
             self.note("crash", process)

@@ -63,10 +63,13 @@ class LateTables:
 
         def lacks(sink: Sink) -> bool:
             entry = newest[sink.name]
+            if not committed.tables:
+                return False  # what was committed has brought no table anything
             if _last_txid(entry) < committed.txid:
                 return True
-            is_back = entry is not None and identity(sink.name) not in known
-            return is_back and not _agrees(sink, entry, History(tuple(others)))
+            return identity(sink.name) not in known and not _agrees(
+                sink, entry, History(tuple(others))
+            )
 
         self.generations: dict[str, Sink] = {}
         """Table -> its next generation."""

@@ -56,6 +56,16 @@ class ChangesShape(Protocol):
         It may be called before `open`.
         """
 
+    def require_shape(self) -> None:
+        """Refuse a table that the program cannot use, whatever columns its rows have.
+
+        Called after `open` without a schema, for a table whose columns are not known yet: txids
+        without rows are published in it.
+
+        Raises:
+            TableRefusedError: naming all differences that are not allowed.
+        """
+
     def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
         """Stage the table in its new shape, if `open` has accepted a difference.
 

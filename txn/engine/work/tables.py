@@ -152,6 +152,8 @@ class Tables:
         with self._opening:
             sink.committer.open(self._own, self._context, None)
             self.require_apart()
+            if isinstance(sink.committer, ChangesShape):
+                sink.committer.require_shape()
 
     @property
     def undecided(self) -> list[frozenset[str]]:
