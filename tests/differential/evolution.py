@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tests.differential.changes import changed
@@ -46,7 +46,7 @@ def with_changes(program: Program, strength: Mapping[str, int], drawer: Drawer) 
             fills = any(change.args.get("how") == "run" for change in changes)
             point = "backfilled" if fills else draw.choice(("shape-staged", "shape-changed"))
             lives.append(Life(changes=changes, crash=point, nth=draw.choice((1, 1, 2))))
-            changes = ()
+            changes = evolution.changes(lives[-1]) if draw.random() < 0.4 else ()
         lives.append(life.model_copy(update={"changes": changes}))
     return program.model_copy(update={"lives": tuple(lives)})
 
@@ -92,7 +92,22 @@ class _Evolution:
                 change = self.draw.choice([change for change in able if change.op == op])
                 found.append(change)
                 self._note(change)
+        if refilled := self._refilled(found, before):
+            found.append(refilled)
+            self._note(refilled)
         return tuple(found)
+
+    def _refilled(self, changes: Sequence[Change], before: Life) -> Change | None:
+        """One of the changed tables, filled anew beside the former program."""
+        tables = {step.id: step for step in self.program.tables}
+        changed = [tables[change.table] for change in changes if change.table in tables]
+        able = [s for s in changed if s.id not in self.arriving and not self._reads_state(s)]
+        if not able or self.draw.random() < 0.6:
+            return None
+        # After a crash the former program may commit one txid more behind the rows that are copied.
+        ways = ("beside", "beside", "copied") if before.crash is None else ("beside",)
+        how = {"how": self.draw.choice(ways)}
+        return Change(op="refill", table=self.draw.choice(able).id, args=how)
 
     def _note(self, change: Change) -> None:
         names = {change.args[key] for key in ("name", "old", "new") if key in change.args}
@@ -124,6 +139,10 @@ class _Evolution:
             if leaf and step.id not in self.busy and self._is_spare(step):
                 yield Change(op="drop_table", table=step.id)
         yield from self._added_tables()
+        for source in self.program.sources:
+            if source.name not in self.busy:
+                new = f"{source.name} again {len(source.called)}"
+                yield Change(op="rename_stream", table=source.name, args={"new": new})
         for name, step in self.gone.items():
             if name not in self.busy and not self._reads_state(step):
                 yield self._table("restore_table", step, self.draw.choice(("run", "beside")))
@@ -143,6 +162,9 @@ class _Evolution:
         if len(args["keys"]) > 1:
             order = draw.sample(args["keys"], len(args["keys"]))
             yield self._reshaped(step, keys=order)
+        if len(args["aggregates"]) > 1:
+            values = self.draw.sample(list(args["aggregates"].items()), len(args["aggregates"]))
+            yield Change(op="reshape", table=step.id, args={"aggregates": dict(values)})
         if not leaf:
             return
         for _ in range(3):
