@@ -141,7 +141,7 @@ class _Evolution:
         yield from self._added_tables()
         for source in self.program.sources:
             if source.name not in self.busy:
-                new = f"{source.name} again {len(source.called)}"
+                new = f"{source.name}.{len(source.called)}"
                 yield Change(op="rename_stream", table=source.name, args={"new": new})
         for name, step in self.gone.items():
             if name not in self.busy and not self._reads_state(step):
