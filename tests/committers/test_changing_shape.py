@@ -577,6 +577,32 @@ def test_a_feature_beside_those_of_an_older_protocol(world: World) -> None:
     assert world.driver.spark.sql(f"SELECT count(u) AS n FROM {path}").first()["n"] == 1
 
 
+# --- the next generation ---------------------------------------------------------------------
+
+
+def test_a_generation_is_compared_with_columns_that_come_late(world: World) -> None:
+    """Where the columns of a stream are known with its first batch only, a generation that another
+    program has filled is refused by then.
+    """
+    former = "k string, v bigint"
+    world.start(AppendTable(world.path), former)
+    world.commit([("a", 1)])
+    context = CommitterContext("tests", 1, first_txid=2, rebuilt_tables=(str(world.path),))
+
+    def opened(table: AppendTable, rows: str, *, begin: bool) -> None:
+        table.open(world.driver.spark, context, None)
+        generation = table.generation(begin=begin)
+        assert generation is not None
+        committer = generation if begin else table
+        committer.open(world.driver.spark, context, world.driver.frame([], rows).schema)
+
+    opened(AppendTable(world.path), former, begin=True)
+    opened(AppendTable(world.path), former, begin=False)
+    renamed = AppendTable(world.path, columns_were={"user": "k"})
+    with pytest.raises(TableRefusedError, match="'user'.* Delete the folder .*generation-1, and"):
+        opened(renamed, "user string, v bigint", begin=False)
+
+
 # --- who changed it --------------------------------------------------------------------------
 
 

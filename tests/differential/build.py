@@ -145,6 +145,15 @@ class _Transform:
             case "derive":
                 made = _expression(args["expression"], attempt)
                 return df.select("*", made.alias(args["name"]))
+            case "cast":
+                name, kind = args["name"], args["kind"]
+                columns = (sf.col(quoted(column)) for column in df.columns)
+                return df.select(
+                    *(
+                        column.cast(kind).alias(name) if same == name else column
+                        for same, column in zip(df.columns, columns, strict=True)
+                    )
+                )
             case "filter":
                 return df.where(_sql(args["where"]))
             case "double":

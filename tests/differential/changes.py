@@ -1,11 +1,12 @@
 """What a change makes of a program: its steps, and the settings that allow it.
 
 Changes of the shape of a state table: `add_value`, `drop_value`, `rename_value`, `rename_key`,
-`drop_key`, and `reshape`, which sets anything else of it (`layout`, `buckets`, `semantics`, the
-order of `keys`, `remove_where`). Of an append table: `add_column`, `drop_column`, `rename_column`,
-`reshape`. Of the topology: `add_table`, `drop_table`, `restore_table`, and `rename_stream`, whose
-"table" is a source. `refill` fills the next generation of a table beside the former program: from
-its history, or with its own rows.
+`drop_key`, `widen`, which casts the column of a key or value, and `reshape`, which sets anything
+else of it (`layout`, `buckets`, `semantics`, `remove_where`, the order of `keys` and `aggregates`).
+Of an append table: `add_column`, `drop_column`, `rename_column`, `widen`, `reshape`. Of the
+topology: `add_table`, `drop_table`, `restore_table`; `rename_stream`, whose "table" is a source.
+`refill` fills the next generation of a table beside the former program: from its history, or with
+its own rows.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ def _changed(program: Program, step: Step, change: Change) -> list[Step]:
             before = [_derived(program, step, {"name": new, "expression": ["copy", old]})]
         case "add_column":
             before = [_derived(program, step, {"name": name, "expression": how["expression"]})]
+        case "widen":
+            before = [_derived(program, step, {"name": name, "kind": how["kind"]}, "cast")]
         case "drop_column" | "rename_column":
             columns = [[n, n] for n in columns_of(program)[step.of[0]] if n != name]
             columns = [[n, new if n == old else m] for n, m in columns]
