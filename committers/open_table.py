@@ -157,6 +157,9 @@ class OpenTable(Committer):
             changes = self._log.open(spec, context.epoch, self._policy())
         if changes and self._generation_of:
             self._refuse_generation(clauses(changes))
+        if self._next is not None and self._next._spec_now is None:
+            # If columns come with the first batch, nobody has compared it with the program yet.
+            self._next.open(spark, self._next._opened, schema)
         self._pending = changes if changes or self._next else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.

@@ -162,7 +162,7 @@ class DeltaLog(FollowedTable):
                 "changes": [change.what for change in changes],
                 "settled": max(self._settled, txid),
             }
-            if landed := self._mark(CHANGE_KEY, epoch, [shape, *files], **more):
+            if landed := self._mark(CHANGE_KEY, epoch, [*shape, *files], **more):
                 self._spec = spec
                 return landed
         raise self._exhausted("change the shape")

@@ -26,8 +26,8 @@ _OWN = ("txn.remove_where", FORMER, SINCE)
 
 def reshaped(
     table: TableDefinition, spec: TableSpec, name: str, begins: int, generation: Generation | None
-) -> dict[str, Any]:
-    """Return the `metaData` action that gives a table the shape of `spec`.
+) -> list[dict[str, Any]]:
+    """Return the actions that give a table the shape of `spec`, apart from those of its files.
 
     Args:
         name: the table's path, for errors.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from txn.delta.definition import has_type
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
         element = _storable(kind["elementType"], field, table)
         return {"type": "array", "elementType": element, "containsNull": True}
     if kind["type"] == "map":
+        if has_type(kind, "timestamp_ntz"):  # delta-rs creates such a table without the feature
+            raise _unstorable("map with timestamp_ntz", field, table)
         return {
             "type": "map",
             "keyType": _storable(kind["keyType"], field, table),

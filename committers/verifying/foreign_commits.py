@@ -39,6 +39,11 @@ class ForeignCommits:
             self._commits.append(commit)
 
     @property
+    def own_version(self) -> int | None:
+        """The topology's newest version; None if unknown."""
+        return None if self._own is None else self._own.version
+
+    @property
     def last_metadata_change(self) -> Commit | None:
         """The newest foreign version that wrote schema, properties or protocol."""
         return next((c for c in reversed(self._commits) if c.metadata_change), None)

@@ -517,6 +517,112 @@ def test_types_without_a_cast(world: World) -> None:
         world.start(AppendTable(world.path), "v date", rebuilt=True)
 
 
+NTZ = datetime(2026, 1, 1)
+COLUMNS = {
+    "t timestamp_ntz": NTZ,
+    "t array<timestamp_ntz>": [NTZ],
+    "t struct<x:timestamp_ntz>": (NTZ,),
+    "t array<struct<x:timestamp_ntz>>": [(NTZ,)],
+}
+BRINGS = [
+    *(("column", column) for column in COLUMNS),
+    *((case, "t timestamp_ntz") for case in ("upsert", "log", "type", "empty")),
+]
+
+
+def protocol(path: Path) -> tuple[int, int, set[str], set[str]]:
+    """Versions and features that a table's log asks of readers and writers."""
+    found = DeltaTable(str(path)).protocol()
+    versions = found.min_reader_version, found.min_writer_version
+    return *versions, {*(found.reader_features or ())}, {*(found.writer_features or ())}
+
+
+@pytest.mark.parametrize(("case", "column"), BRINGS)
+def test_a_time_without_zone_brings_its_feature(world: World, case: str, column: str) -> None:
+    """A table that gets a `timestamp_ntz`, nested or not, by a new column or value, by a rebuild or
+    while it is empty, has the table feature that a table created with it has, so that Spark and
+    delta-rs read it.
+    """
+    value = COLUMNS[column]
+    former, rows = "k string, v bigint", f"k string, v bigint, {column}"
+    values: dict[str, Aggregate] = {"n": Count()}
+    more = {**values, "last": Last("t", "v")}
+    if case in LAYOUTS:
+        options = {"layout": case}
+        world.start(world.state(values=values, **options), former)
+        world.commit([("a", 1), ("b", 1)])
+        world.start(world.state(values=more, **options), rows)
+        names = ["k", "n", "last"]
+    else:
+        if case == "type":
+            former = rows.replace("timestamp_ntz", "timestamp")
+        world.start(AppendTable(world.path), former)
+        if case != "empty":
+            world.commit([("a", 1) if case == "column" else ("a", 1, None)])
+        world.start(AppendTable(world.path), rows, rebuilt=case == "type")
+        names = ["k", "v", "t"]
+    world.commit([("a", 2, value)])
+    created = World(world.driver, world.path.parent / "created")
+    program = created.state(values=more, layout=case) if case in LAYOUTS else None
+    created.start(program or AppendTable(created.path), rows)
+    *asked, features = protocol(created.path)
+    assert protocol(world.path) == (*asked, features | {"appendOnly", "invariants"})
+    by_spark = world.driver.spark.read.format("delta").load(str(world.path))
+    assert by_spark.schema == world.driver.spark.read.format("delta").load(str(created.path)).schema
+    by_delta_rs = DeltaTable(str(world.path)).to_pyarrow_table()
+    assert by_spark.count() == by_delta_rs.num_rows > 0
+    if case in LAYOUTS:
+        found = StateTable(world.path).read(world.driver.spark)
+        own = [row["last"] for row in found.collect() if row["k"] == "a"]
+        assert found.columns == names
+    else:
+        own = [row["t"] for row in by_spark.collect() if row["v"] == 2]
+    assert own == [value]
+
+
+def test_a_feature_beside_those_of_an_older_protocol(world: World) -> None:
+    """A table whose writer version implies features keeps them, by name, beside the new one."""
+    world.start(AppendTable(world.path), "v bigint")
+    world.commit([(1,)])
+    path = f"delta.`{world.path}`"
+    world.driver.spark.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.minWriterVersion' = '4')")
+    world.commit([(1,)])
+    world.start(AppendTable(world.path), "v bigint, t timestamp_ntz")
+    world.commit([(2, NTZ)])
+    implied = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
+    assert protocol(world.path) == (3, 7, {"timestampNtz"}, {"timestampNtz", *implied})
+    world.start(AppendTable(world.path), "v bigint, t timestamp_ntz, u timestamp_ntz")
+    world.commit([(3, NTZ, NTZ)])
+    assert [row["v"] for row in world.appended()] == [1, 1, 2, 3]
+    assert world.driver.spark.sql(f"SELECT count(u) AS n FROM {path}").first()["n"] == 1
+
+
+# --- the next generation ---------------------------------------------------------------------
+
+
+def test_a_generation_is_compared_with_columns_that_come_late(world: World) -> None:
+    """Where the columns of a stream are known with its first batch only, a generation that another
+    program has filled is refused by then.
+    """
+    former = "k string, v bigint"
+    world.start(AppendTable(world.path), former)
+    world.commit([("a", 1)])
+    context = CommitterContext("tests", 1, first_txid=2, rebuilt_tables=(str(world.path),))
+
+    def opened(table: AppendTable, rows: str, *, begin: bool) -> None:
+        table.open(world.driver.spark, context, None)
+        generation = table.generation(begin=begin)
+        assert generation is not None
+        committer = generation if begin else table
+        committer.open(world.driver.spark, context, world.driver.frame([], rows).schema)
+
+    opened(AppendTable(world.path), former, begin=True)
+    opened(AppendTable(world.path), former, begin=False)
+    renamed = AppendTable(world.path, columns_were={"user": "k"})
+    with pytest.raises(TableRefusedError, match="'user'.* Delete the folder .*generation-1, and"):
+        opened(renamed, "user string, v bigint", begin=False)
+
+
 # --- who changed it --------------------------------------------------------------------------
 
 
@@ -529,6 +635,20 @@ def test_a_change_by_somebody_else_is_not_taken_for_the_programs(world: World) -
         world.commit([("b", "x", 1)])
     with pytest.raises(TableRefusedError, match="column 'w' .*It was changed in version 2 "):
         world.start(AppendTable(world.path))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_properties_of_delta_do_not_hinder_a_change(world: World, layout: str) -> None:
+    """The program may change right after somebody has set a property that is none of its own."""
+    world.start(world.state(layout=layout))
+    world.commit(FIRST)
+    DeltaTable(str(world.path)).alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 60 days"}
+    )
+    more = {"n": Count(), "s": Sum("v"), "most": Max("v")}
+    assert world.start(world.state(values=more, layout=layout)) == ("value 'most' is new",)
+    world.commit(SECOND)
+    assert {row[0]: row[3] for row in world.read()} == {"a": 7, "b": None, None: None, "c": 100}
 
 
 def test_an_older_release_refuses_a_changed_table(world: World) -> None:

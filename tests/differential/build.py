@@ -41,7 +41,9 @@ def build(program: Program, name: str, folder: Path) -> Topology:
     streams: dict[str, Stream] = {}
     states: dict[str, TxnState] = {}
     for source in program.sources:
-        streams[source.name] = topology.stream(source.name, spout_of(source))
+        *former, name_now = source.called or (source.name,)
+        was = former[-1] if former else None
+        streams[source.name] = topology.stream(name_now, spout_of(source), was=was)
     for step in program.steps:
         if step.op == "append":
             were = step.args.get("columns_were")
@@ -143,6 +145,15 @@ class _Transform:
             case "derive":
                 made = _expression(args["expression"], attempt)
                 return df.select("*", made.alias(args["name"]))
+            case "cast":
+                name, kind = args["name"], args["kind"]
+                columns = (sf.col(quoted(column)) for column in df.columns)
+                return df.select(
+                    *(
+                        column.cast(kind).alias(name) if same == name else column
+                        for same, column in zip(df.columns, columns, strict=True)
+                    )
+                )
             case "filter":
                 return df.where(_sql(args["where"]))
             case "double":

@@ -1,9 +1,12 @@
 """What a change makes of a program: its steps, and the settings that allow it.
 
 Changes of the shape of a state table: `add_value`, `drop_value`, `rename_value`, `rename_key`,
-`drop_key`, and `reshape`, which sets anything else of it (`layout`, `buckets`, `semantics`, the
-order of `keys`, `remove_where`). Of an append table: `add_column`, `drop_column`, `rename_column`,
-`reshape`. Of the topology: `add_table`, `drop_table`, `restore_table`.
+`drop_key`, `widen`, which casts the column of a key or value, and `reshape`, which sets anything
+else of it (`layout`, `buckets`, `semantics`, `remove_where`, the order of `keys` and `aggregates`).
+Of an append table: `add_column`, `drop_column`, `rename_column`, `widen`, `reshape`. Of the
+topology: `add_table`, `drop_table`, `restore_table`; `rename_stream`, whose "table" is a source.
+`refill` fills the next generation of a table beside the former program: from its history, or with
+its own rows.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.differential.columns import columns_of
-from tests.differential.declaration import Change, Program, Step
+from tests.differential.declaration import Change, Program, Source, Step
 
 __all__ = ["OF_TABLES", "always_there", "changed", "held", "programs_of", "renamed"]
 
@@ -68,6 +71,8 @@ def held(program: Program) -> Program:
 
 def changed(program: Program, change: Change) -> Program:
     """The program after a change."""
+    if change.op == "rename_stream":
+        return program.model_copy(update={"sources": tuple(_renamed(program, change))})
     config = dict(program.config)
     for name, entry in settings_of(change):
         config[name] = [*dict.fromkeys([*config.get(name, []), entry])]
@@ -81,6 +86,8 @@ def settings_of(change: Change) -> Iterable[tuple[str, str]]:
         case "add_table" | "restore_table":
             new = change.args["how"] == "new"
             yield ("new_tables" if new else "backfilled_tables"), change.table
+        case "refill":
+            yield "backfilled_tables", change.table
         case "drop_table":
             yield "dropped_tables", change.table
         case "drop_value" | "drop_column":
@@ -90,6 +97,14 @@ def settings_of(change: Change) -> Iterable[tuple[str, str]]:
         case _:
             if change.args.get("rebuild"):
                 yield "rebuilt_tables", change.table
+
+
+def _renamed(program: Program, change: Change) -> Iterable[Source]:
+    for source in program.sources:
+        if source.name == change.table:
+            called = (*(source.called or (source.name,)), change.args["new"])
+            source = source.model_copy(update={"called": called})
+        yield source
 
 
 def _added(change: Change) -> Step:
@@ -128,11 +143,13 @@ def _changed(program: Program, step: Step, change: Change) -> list[Step]:
             before = [_derived(program, step, {"name": new, "expression": ["copy", old]})]
         case "add_column":
             before = [_derived(program, step, {"name": name, "expression": how["expression"]})]
+        case "widen":
+            before = [_derived(program, step, {"name": name, "kind": how["kind"]}, "cast")]
         case "drop_column" | "rename_column":
             columns = [[n, n] for n in columns_of(program)[step.of[0]] if n != name]
             columns = [[n, new if n == old else m] for n, m in columns]
             before = [_derived(program, step, {"columns": columns}, "select")]
-        case _:  # "reshape"
+        case "reshape":
             args |= {key: value for key, value in how.items() if key != "rebuild"}
     if old is not None:
         args["columns_were"] = {**args.get("columns_were", {}), new: old}

@@ -33,17 +33,21 @@ NAMES_A_SETTING = re.compile("|".join(OF_TABLES))
 def fill_beside(
     program: Program, life: Life, session: SparkSession, folder: Path, nodes: MemoryNodes
 ) -> None:
-    """Give new tables their history before the run, as `txn backfill` does."""
-    tables = [str(folder / c.table) for c in life.changes if c.args.get("how") == "beside"]
+    """Fill new tables, and next generations of others, before the run, as `txn backfill` does."""
+    tables, copied = (
+        [str(folder / change.table) for change in life.changes if change.args.get("how") == how]
+        for how in ("beside", "copied")
+    )
     name = f"d{program.seed}"
-    if not tables or not nodes.open(name).peek().committed.txid:
+    if not [*tables, *copied] or not nodes.open(name).peek().committed.txid:
         return
     status = nodes.status(name)
     fill(
         build(program, name, folder).definition,
         session,
         nodes.open(name),
-        tables,
+        [*tables, *copied],
+        copied=copied,
         epoch=status.epoch,
         life=status.incarnation,
         stragglers=[],

@@ -36,6 +36,8 @@ def _columns(program: Program, step: Step, found: Mapping[str, Columns]) -> Colu
             return {new: first[old] for old, new in args["columns"]}
         case "derive":
             return {**first, args["name"]: expression_type(args["expression"], first)}
+        case "cast":
+            return {**first, args["name"]: args["kind"]}
         case "window":
             return {**first, args["name"]: "struct<start:timestamp,end:timestamp>"}
         case "aggregate" | "state":

@@ -30,6 +30,7 @@ class Source(_Model):
         known: whether `open` tells the columns.
         batches: of each txid; None: idle. Attempt n of an opaque source has the n-th variant, or
             the last one that there is.
+        called: the names that its stream has had, the newest last; none: its own.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Source(_Model):
     known: bool
     columns: tuple[tuple[str, str], ...]
     batches: tuple[tuple[Variant, ...] | None, ...]
+    called: tuple[str, ...] = ()
 
 
 class Step(_Model):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tests.differential.changes import changed
 from tests.differential.columns import Columns, columns_of
 from tests.differential.declaration import Change, Life, Program, Step
-from tests.differential.values import encode
+from tests.differential.values import encode, is_decimal, precision_of
 
 __all__ = ["with_changes"]
 
 POINTS = ("after-staging", "before-publish", "between-publications", "after-publish")
 """Where a life dies before the program changes."""
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
 SEMANTICS = ("non_transactional", "opaque", "transactional")
 
 
@@ -46,7 +47,7 @@ def with_changes(program: Program, strength: Mapping[str, int], drawer: Drawer) 
             fills = any(change.args.get("how") == "run" for change in changes)
             point = "backfilled" if fills else draw.choice(("shape-staged", "shape-changed"))
             lives.append(Life(changes=changes, crash=point, nth=draw.choice((1, 1, 2))))
-            changes = ()
+            changes = evolution.changes(lives[-1]) if draw.random() < 0.4 else ()
         lives.append(life.model_copy(update={"changes": changes}))
     return program.model_copy(update={"lives": tuple(lives)})
 
@@ -78,21 +79,41 @@ class _Evolution:
         """Tables that may come back."""
         self.arriving: set[str] = set()
         """Tables that may not exist yet: they would be made in any shape at once."""
+        self.filling: set[str] = set()
+        """Tables that may have a next generation yet, which only its own program may adopt."""
         self.busy: set[str] = set()
         """Tables and columns (TABLE:COLUMN) of which nobody knows whether they have changed yet."""
 
     def changes(self, before: Life) -> tuple[Change, ...]:
         """Changes of the next life."""
         if before.crash is None:
-            self.busy, self.arriving = set(), set()
+            self.busy, self.arriving, self.filling = set(), set(), set()
         found = []
         for _ in range(self.draw.choice((1, 1, 2, 2, 3))):
             if able := list(self._able()):
-                op = self.draw.choice(sorted({change.op for change in able}))
+                ops = sorted({change.op for change in able})
+                rare = "restore_table" in ops and self.draw.random() < 0.5
+                op = "restore_table" if rare else self.draw.choice(ops)
                 change = self.draw.choice([change for change in able if change.op == op])
                 found.append(change)
                 self._note(change)
+        if refilled := self._refilled(found, before):
+            found.append(refilled)
+            self._note(refilled)
+            self.filling.add(refilled.table)
         return tuple(found)
+
+    def _refilled(self, changes: Sequence[Change], before: Life) -> Change | None:
+        """One of the changed tables, filled anew beside the former program."""
+        tables = {step.id: step for step in self.program.tables}
+        changed = [tables[change.table] for change in changes if change.table in tables]
+        able = [s for s in changed if s.id not in self.arriving and not self._reads_state(s)]
+        if not able or self.draw.random() < 0.6:
+            return None
+        # After a crash the former program may commit one txid more behind the rows that are copied.
+        ways = ("beside", "beside", "copied") if before.crash is None else ("beside",)
+        how = {"how": self.draw.choice(ways)}
+        return Change(op="refill", table=self.draw.choice(able).id, args=how)
 
     def _note(self, change: Change) -> None:
         names = {change.args[key] for key in ("name", "old", "new") if key in change.args}
@@ -113,7 +134,7 @@ class _Evolution:
         """Changes of each kind that is allowed now."""
         self.columns = columns_of(self.program)
         for step in self.program.tables:
-            if "pair" in step.args or step.id in self.arriving:
+            if "pair" in step.args or step.id in self.arriving | self.filling:
                 continue
             leaf = not any(step.id in other.of for other in self.program.steps)
             if step.op == "state":
@@ -124,6 +145,10 @@ class _Evolution:
             if leaf and step.id not in self.busy and self._is_spare(step):
                 yield Change(op="drop_table", table=step.id)
         yield from self._added_tables()
+        for source in self.program.sources:
+            if source.name not in self.busy:
+                new = f"{source.name}.{len(source.called)}"
+                yield Change(op="rename_stream", table=source.name, args={"new": new})
         for name, step in self.gone.items():
             if name not in self.busy and not self._reads_state(step):
                 yield self._table("restore_table", step, self.draw.choice(("run", "beside")))
@@ -143,6 +168,9 @@ class _Evolution:
         if len(args["keys"]) > 1:
             order = draw.sample(args["keys"], len(args["keys"]))
             yield self._reshaped(step, keys=order)
+        if len(args["aggregates"]) > 1:
+            values = self.draw.sample(list(args["aggregates"].items()), len(args["aggregates"]))
+            yield Change(op="reshape", table=step.id, args={"aggregates": dict(values)})
         if not leaf:
             return
         for _ in range(3):
@@ -161,6 +189,7 @@ class _Evolution:
             if not folds and not (removes and len(args["keys"]) == 1):
                 yield self._drop("drop_key", step, keys)
         yield from self._removal(step)
+        yield from self._widened(step, [*filter(self._may_widen(step), self._into(step))])
 
     def _removal(self, step: Step) -> Iterator[Change]:
         args = step.args
@@ -196,6 +225,31 @@ class _Evolution:
             yield self._rename("rename_column", step, settled)
             if len(columns) > 1:
                 yield self._drop("drop_column", step, settled)
+            yield from self._widened(step, settled)
+
+    # --- types -------------------------------------------------------------------------------
+
+    def _may_widen(self, step: Step) -> Callable[[str], bool]:
+        """Tell columns that the table has as they are: inside of a partial a type is fixed."""
+        args = step.args
+        specs = args["aggregates"].values()
+        fixed = {
+            name for spec in specs if spec[0] not in ("Count", "Min", "Max") for name in spec[1:]
+        }
+        shown = {*args["keys"], *(name for spec in specs for name in spec[1:])}
+        return lambda name: name in shown - fixed and self._is_settled(step, name)
+
+    def _widened(self, step: Step, names: Sequence[str]) -> Iterator[Change]:
+        for name in names:
+            kind = self._into(step)[name]
+            wider = list(INTEGERS[INTEGERS.index(kind) + 1 :] if kind in INTEGERS else ())
+            wider += ["double"] * (kind == "float")
+            if is_decimal(kind):
+                precision, scale = precision_of(kind)
+                wider += [f"decimal({digits},{scale})" for digits in range(precision + 1, 39)]
+            if wider:
+                more = {"name": name, "kind": self.draw.choice(wider), "rebuild": True}
+                yield Change(op="widen", table=step.id, args=more)
 
     # --- names -------------------------------------------------------------------------------
 

@@ -545,8 +545,14 @@ class _Generator:
             return {}
         names = draw.sample(list(SETTINGS), draw.randint(1, 4))
         conf = {name: draw.choice(SETTINGS[name]) for name in names}
-        if any(step.op == "aggregate" and "Avg" in str(step.args) for step in self.steps):
-            # A mean of each batch is the user's own transform: this says which type it has.
+        means = {step.id for step in self.steps if "Avg" in str(step.args.get("aggregates"))}
+        reads = {"query", "new_values"}
+        if any(
+            means
+            & ({step.id} if step.op == "aggregate" else {*step.of} if step.op in reads else set())
+            for step in self.steps
+        ):
+            # A mean in a stream is computed in the user's session: this says which type it has.
             conf.pop("spark.sql.decimalOperations.allowPrecisionLoss", None)
         return conf
 

@@ -196,7 +196,9 @@ def _run(
     programs, reached = programs_of(program), 0
     for number, (life, changed) in enumerate(zip(program.lives, programs, strict=True)):
         fill_beside(changed, life, session, folder, nodes)
-        asked = program.seed % 2 and life.changes  # half of them start without the settings first
+        # Half of them start without the settings first; a generation would not be adopted then.
+        refills = any(change.op == "refill" for change in life.changes)
+        asked = program.seed % 2 and life.changes and not refills
         bare = changed.model_copy(update={"config": programs[number - 1].config})
         lives.append(run := _live(bare if asked else changed, life, session, folder, nodes))
         if asked and run.error is not None and NAMES_A_SETTING.search(str(run.error)):

@@ -84,16 +84,13 @@ class _State:
 
     def _value(self, name: str, batches: list[tuple[int, list[Row]]]) -> Any:
         known = [rows for txid, rows in batches if txid >= self.since.get(name, 0)]
-        if not known and self.layout == "upsert":
-            return None
-        return aggregated(self.aggregates[name], known, self.columns)
+        spec = self.aggregates[name]
+        if not known:  # no row since the value is there
+            return 0 if self.layout == "log" and spec[0] == "Count" else None
+        return aggregated(spec, known, self.columns)
 
-    def change(self, change: Change, step: Step, columns: Columns, txid: int) -> None:
-        """Become the table of a changed step; a value that is new counts from `txid` on.
-
-        Args:
-            columns: of the stream before the table.
-        """
+    def change(self, change: Change, txid: int) -> None:
+        """Note a change of names or values; a value that is new counts from `txid` on."""
         args = change.args
         if change.op == "add_value":
             self.since[args["name"]] = txid
@@ -103,6 +100,13 @@ class _State:
             for batches in self.batches.values():
                 for _, rows in batches:
                     rows[:] = [row | {args["new"]: row[args["old"]]} for row in rows]
+
+    def become(self, step: Step, columns: Columns) -> None:
+        """Become the table of a changed step, after all of its changes.
+
+        Args:
+            columns: of the stream before the table.
+        """
         self.keys, self.aggregates = tuple(step.args["keys"]), step.args["aggregates"]
         self.remove, self.layout = step.args.get("remove_where"), step.args["layout"]
         self.columns = columns
@@ -128,8 +132,13 @@ class _Run:
     """A program, txid by txid."""
 
     def __init__(
-        self, program: Program, quarantined: Collection[int], boundaries: Sequence[int] = ()
+        self,
+        program: Program,
+        attempts: Mapping[int, int],
+        quarantined: Collection[int],
+        boundaries: Sequence[int] = (),
     ) -> None:
+        self.attempts, self.quarantined = attempts, quarantined
         program = always_there(program)
         programs = programs_of(program)
         self.coming = [
@@ -168,12 +177,28 @@ class _Run:
             if step.op == "append":
                 _change_rows(self.tables[step.id].rows, change)
             else:
-                state = self.states[step.id]
-                state.change(change, step, self.columns[step.of[0]], txid)
-                self.tables[step.id].rows = list(state.shown.values())
+                self.states[step.id].change(change, txid)
+        for name in {change.table for change in changes} & steps.keys() & self.states.keys():
+            state, step = self.states[name], steps[name]
+            state.become(step, self.columns[step.of[0]])
+            self.tables[name].rows = list(state.shown.values())
+        for change in changes:
+            if change.op == "refill" and change.args["how"] == "beside":
+                self.refill(change.table, txid)
 
-    def txid(self, txid: int, attempt: int) -> None:
+    def refill(self, name: str, txid: int) -> None:
+        """Let a table have what the present program would have given it before a txid."""
+        program = self.program.model_copy(update={"lives": ()})
+        run = _Run(program, self.attempts, self.quarantined)
+        for former in range(1, txid):
+            run.txid(former)
+        self.tables[name].rows = run.tables[name].rows
+        if name in self.states:
+            self.states[name] = run.states[name]
+
+    def txid(self, txid: int) -> None:
         self.change(txid)
+        attempt = self.attempts.get(txid, 0)
         rows: dict[str, list[Row]] = {}
         active = set()
         for name, source in self.sources.items():
@@ -256,9 +281,9 @@ def expected_tables(
     Raises:
         OutOfRangeError: a value leaves the range of its type.
     """
-    run = _Run(program, quarantined, boundaries)
+    run = _Run(program, attempts, quarantined, boundaries)
     for txid in range(1, program.txids + 1):
-        run.txid(txid, attempts.get(txid, 0))
+        run.txid(txid)
     run.change(program.txids + 1)
     return run.tables, run.bad
 

@@ -16,9 +16,23 @@ from txn.errors import RecoveryRefusedError
 if TYPE_CHECKING:
     from txn.delta.delta_rs import DeltaTable
 
-__all__ = ["TableDefinition"]
+__all__ = ["TableDefinition", "has_type"]
 
 _ABOUT = ("name", "description", "createdTime")
+_TIMESTAMP_NTZ = "timestampNtz"
+_NAMES_FEATURES = 7
+"""The writer version whose tables name their features."""
+_SINCE_WRITER = {
+    "appendOnly": 2,
+    "invariants": 2,
+    "checkConstraints": 3,
+    "changeDataFeed": 4,
+    "generatedColumns": 4,
+    "identityColumns": 6,
+}
+"""Feature -> the writer version from which tables have it without naming it.
+
+Source: Delta's PROTOCOL.md, "Valid Feature Names in Table Features"."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,12 @@ class TableDefinition:
         columns: Mapping[str, Any],
         partition_columns: Sequence[str],
         configuration: Mapping[str, str | None],
-    ) -> dict[str, Any]:
-        """Return the `metaData` action that gives the same table another shape."""
+    ) -> list[dict[str, Any]]:
+        """Return the actions that give the same table another shape.
+
+        A `metaData` action, and a `protocol` action if the columns need a feature that the table
+        lacks: readers refuse a table that has such a column without it.
+        """
         own = {
             "id": self.id,
             **self.about,
@@ -74,7 +92,23 @@ class TableDefinition:
             "partitionColumns": [*partition_columns],
             "configuration": dict(configuration),
         }
-        return {"metaData": own}
+        return [*self._upgraded(columns), {"metaData": own}]
+
+    def _upgraded(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the `protocol` action that these columns need, as in a table created with them."""
+        if _TIMESTAMP_NTZ in self.features or not has_type(columns, "timestamp_ntz"):
+            return []
+        # A table that names its features must name all of them. Column mapping (version 5) is not
+        # on: committers refuse such a table.
+        implied = (name for name, version in _SINCE_WRITER.items() if version <= self.min_writer)
+        named = self.features if self.min_writer == _NAMES_FEATURES else implied
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": _NAMES_FEATURES,
+            "readerFeatures": [_TIMESTAMP_NTZ],
+            "writerFeatures": sorted({*named, _TIMESTAMP_NTZ}),
+        }
+        return [{"protocol": protocol}]
 
     @property
     def fields(self) -> Sequence[Mapping[str, Any]]:
@@ -126,6 +160,16 @@ class TableDefinition:
                 features=frozenset(map(str, features)),
             )
         return definition
+
+
+def has_type(kind: Any, name: str) -> bool:
+    """Return whether a type in the JSON form of Delta and Spark is, or contains, a simple type."""
+    if isinstance(kind, str):
+        return kind == name
+    if kind["type"] == "struct":
+        return any(has_type(field["type"], name) for field in kind["fields"])
+    parts = ("elementType", "keyType", "valueType")
+    return any(has_type(kind[part], name) for part in parts if part in kind)
 
 
 def _about(**values: Any) -> dict[str, Any]:
