@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
-from txn.machine.java import find_java, in_utf8, java_for_spark, java_major, java_version
+from txn.machine.java import find_java, in_utf8, java_for_spark, refuse_newer_java
 from txn.machine.packaged import on_disk
 from txn.spark.causes import without_copies
 from txn.spark.differences import defaults_for_dates
@@ -33,12 +33,11 @@ from txn.spark.jvm import add_to_driver, has_class, refuse_connect
 from txn.spark.submission import (
     SUBMIT_ARGS,
     defaults_file,
-    is_submitted,
     named_jars,
     submitted,
     with_paths,
 )
-from txn.spark.versions import running_spark
+from txn.spark.versions import is_submitted, running_spark
 from txn.text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ def delta_session(
             is running in this process, or Spark Connect is asked for.
     """
     refuse_connect(master, conf)
-    _require_java()
+    # Otherwise Spark would end later, at its first login.
+    refuse_newer_java(find_java(), running_spark())
     program_conf = dict(conf or {})
     submitter_conf = submitted()
     master = (
@@ -355,19 +355,6 @@ def _import_pyspark_quietly() -> None:
     with warnings.catch_warnings(), suppress(Exception):  # in Spark 3.5 nothing else needs it
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
         import pyspark.testing.utils  # noqa: F401
-
-
-def _require_java() -> None:
-    """Find Java, and refuse one that is too new for the Spark that runs: it would end later."""
-    version, spark = java_version(find_java()), running_spark()
-    limit = spark.line.fails_from_java
-    if limit is not None and java_major(version) >= limit:
-        raise SetupError(
-            f"Java {version} is too new for Spark {spark.version}, which runs on Java "
-            f"{' and '.join(map(str, spark.line.javas))}. Install one of these and point JAVA_HOME "
-            "at it, or use Spark 4.2.",
-            number="TXN-201",
-        )
 
 
 def _jars_for_driver(conf: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:
