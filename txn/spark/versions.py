@@ -79,7 +79,7 @@ LINES: Mapping[str, Line] = {
         python=11,
         javas=(17,),
         fails_from_java=24,
-        oldest="3.5.3",
+        oldest="3.5.2",
     ),
     "4.0": Line(
         "4.0.5",
