@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from importlib.util import find_spec
+from pathlib import Path
 
-try:
-    import txn.errors  # noqa: F401 - to name the file that hides `txn`, if one does
-except ModuleNotFoundError as error:
-    if error.name != "txn.errors":
-        raise
+_spec = find_spec("txn")  # without importing it: it may be the program itself
+_found = Path(_spec.origin) if _spec is not None and _spec.origin else None
+if _found is not None and _found.parent != Path(__file__).parents[1] / "txn":
     raise ImportError(
-        f"'{sys.modules['txn'].__file__}' hides the installed package 'txn', which 'committers' "
-        "needs. Rename it, or move it to a folder that Python does not search first."
-    ) from error
+        f"'{_found.parent if _found.name == '__init__.py' else _found}' hides the installed "
+        "package 'txn' of txn-spark. Rename it, or move it to a folder that Python does not "
+        "search first."
+    )

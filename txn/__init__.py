@@ -9,6 +9,7 @@ from __future__ import annotations
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError
+from txn.machine.hidden import warn_of_hiding
 from txn.operations.txids import history
 from txn.topology import Topology
 
@@ -22,3 +23,5 @@ __all__ = [
 ]
 
 __version__ = "0.2.0.dev0"
+
+warn_of_hiding()

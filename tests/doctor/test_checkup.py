@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -405,18 +406,51 @@ def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.Monkey
     assert "checked with ==1.0.0" in found["kazoo"].found
     assert found["memory"].level == "warning"
     assert {f.area for f in check_machine() if f.level == "error"} == {"java", "spark"}
-    assert "it is '/nowhere', and /nowhere/bin/spark-submit" in found["SPARK_HOME"].found
+    (spark,) = [f for f in check_machine() if f.area == "spark"]
+    assert spark.found.startswith("SPARK_HOME is '/nowhere', and /nowhere/bin/spark-submit cannot")
 
 
 def test_a_java_that_a_run_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the words of the refusal; it is no warning that Spark may not start."""
     spark = replace(running_spark(), version="4.1.4", line=LINES["4.1"])
     monkeypatch.setattr(doctor_machine, "running_spark", lambda: spark)
+    monkeypatch.setattr("txn.machine.java.java_version", lambda _: "25.0.3")
     monkeypatch.setattr(doctor_machine, "java_version", lambda _: "25.0.3")
-    found = [f for f in check_machine() if (f.area, f.check) == ("spark", "Java")]
-    assert [(f.level, f.found) for f in found] == [
-        ("error", "Java 25.0.3 is too new for Spark 4.1.4, which runs on Java 17 and 21")
-    ]
+    (found,) = [f for f in check_machine() if (f.area, f.check) == ("spark", "Java")]
+    assert found.level == "error"
+    assert found.found == (
+        "Java 25.0.3 is too new for Spark 4.1.4, which runs on Java 17 and 21. Install one of "
+        "these and point JAVA_HOME at it, or use Spark 4.2."
+    )
+
+
+def test_spark_connect_by_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start refuses it, so `doctor` does; there is nothing to say without it."""
+    checks = [f.check for f in check_machine() if f.area == "spark"]
+    assert "settings" not in checks
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    (found,) = [f for f in check_machine() if (f.area, f.check) == ("spark", "settings")]
+    assert found.level == "error"
+    assert found.found.startswith("SPARK_REMOTE is 'sc://host': Spark Connect is not supported")
+    assert found.found.endswith("Unset SPARK_REMOTE for that.")
+
+
+def test_a_python_on_which_a_spark_was_not_run_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no warning: it may well work."""
+    spark = running_spark()
+    this = sys.version_info.minor
+    for newest in (this, this - 1):
+        line = replace(spark.line, python=newest)
+        monkeypatch.setattr(
+            doctor_machine, "running_spark", lambda line=line: replace(spark, line=line)
+        )
+        found = [f for f in check_machine() if (f.area, f.check) == ("spark", "Python")]
+        told = (
+            f"Python 3.{this}, and this release was run on Spark {spark.minor} with Python 3.10 to"
+        )
+        assert [(f.level, f.found) for f in found] == (
+            [("note", f"{told} 3.{newest}")] if newest < this else []
+        )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,26 +21,52 @@ PROGRAM = {
 
 def make(folder: Path, name: str, way: str) -> Path:
     """A package or a module of that name."""
-    place = folder / (name if way == "folder" else f"{name}.py")
-    if way == "folder":
+    place = folder / (f"{name}.py" if way == "module" else name)
+    if way != "module":
         place.mkdir()
         (place / "__init__.py").touch()
+        (place / "errors.py").touch()
     else:
         place.touch()
     return place
 
 
-def test_a_plain_program_is_told_what_hides_txn(tmp_path: Path) -> None:
-    """Spouts and committers need it: the import error names the folder that is in the way."""
-    make(tmp_path, "txn", "folder")
-    (tmp_path / "program.py").write_text("from spouts.memory import MemoryTransactionalSpout\n")
-    ran = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, cwd=tmp_path
-    )
-    said = ran.stderr.splitlines()[-1]
-    assert f"'{tmp_path / 'txn'}" in said
-    assert "hides the installed package 'txn'" in said
+def run(program: Path) -> str:
+    """What a plain program says on stderr."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, program]
+    return subprocess.run(command, capture_output=True, text=True, env=env).stderr
+
+
+@pytest.mark.parametrize("name", ["spouts.memory", "committers.append_table"])
+@pytest.mark.parametrize("way", ["folder", "module", "program"])
+def test_a_plain_program_is_told_what_hides_txn(tmp_path: Path, name: str, way: str) -> None:
+    """Spouts and committers need it: the import error names what is in the way, be it the program
+    itself, or a package that has modules with the names of ours.
+    """
+    program = tmp_path / ("txn.py" if way == "program" else "program.py")
+    place = program if way == "program" else make(tmp_path, "txn", way)
+    program.write_text(f"import {name}\nfrom txn import Topology\n")
+    said = run(program).splitlines()[-1]
+    assert said.startswith(f"ImportError: '{place}' hides the installed package 'txn' of txn-spark")
     assert "Rename it, or move it" in said
+
+
+@pytest.mark.parametrize("name", PROGRAM)
+@pytest.mark.parametrize("way", ["folder", "module"])
+def test_a_plain_program_is_told_what_hides_our_package(
+    tmp_path: Path, name: str, way: str
+) -> None:
+    """`import txn` warns of it, before Python's own message; it is no error by itself."""
+    place = make(tmp_path, name, way)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM[name])
+    warned, *_, failed = run(program).splitlines()
+    assert warned.startswith(f"{program}:1: UserWarning: '{place}' hides the installed package")
+    assert "Rename it, or move it" in warned
+    assert failed.startswith(("ModuleNotFoundError: No module named", "ImportError: cannot import"))
+    program.write_text("import txn\n")
+    assert "Traceback" not in run(program)
 
 
 @pytest.mark.parametrize("name", PROGRAM)

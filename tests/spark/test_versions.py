@@ -28,6 +28,8 @@ def spark_at(
 ) -> str:
     """What a process finds whose SPARK_HOME has this Python and these jars."""
     (home / "jars").mkdir(parents=True)
+    (home / "bin").mkdir()
+    (home / "bin" / "spark-submit").touch(0o755)
     for jar in jars:
         (home / "jars" / f"{jar}.jar").touch()
     package = home / "python" / "pyspark"
@@ -63,6 +65,11 @@ S3A = "org.apache.hadoop:hadoop-aws:"
             "4.2.0",
             ["spark-core_2.13-4.2.0", "hadoop-client-api-3.5.0"],
             ["4.2.0", f"{DELTA}4.2_2.13:4.4.0", f"{KAFKA}2.13:4.2.0", f"{S3A}3.5.0"],
+        ),
+        (
+            "4.2.1",
+            ["spark-core_2.13-4.2.1", "hadoop-client-api-3.5.0"],
+            ["4.2.1", f"{DELTA}4.2_2.13:4.4.0", f"{KAFKA}2.13:4.2.0", f"{S3A}3.5.0"],
         ),
         (
             "4.1.3+amzn.0",
@@ -107,7 +114,12 @@ def test_a_pyspark_in_an_archive_is_read(tmp_path: Path) -> None:
             "2.13-4.3.0",
             "is not supported: this release was run on Spark 3.5, 4.0, 4.1, 4.2",
         ),
-        ("3.4.4", "spark-core_2.12-3.4.4", "Use Spark 4.2.0: pip install 'txn-spark[spark]'"),
+        ("3.4.4", "spark-core_2.12-3.4.4", "Use Spark 4.2: pip install 'txn-spark[spark]'"),
+        (
+            "3.5.1",
+            "spark-core_2.12-3.5.1-amzn-1",
+            "Delta 3.3.3 needs classes that Spark has since 3.5.2. Use a later release",
+        ),
     ],
 )
 def test_a_spark_that_does_not_work_is_refused_by_name(
@@ -117,6 +129,25 @@ def test_a_spark_that_does_not_work_is_refused_by_name(
     said = spark_at(tmp_path, python, jar)
     assert message in said
     assert "TXN-218" in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ("raise ImportError('half of it')", "(half of it)"),
+        ("", "(No module named 'py4j.java_gateway'; 'py4j' is not a package)"),
+    ],
+)
+def test_a_py4j_that_cannot_be_imported_is_refused(tmp_path: Path, lines: str, cause: str) -> None:
+    """The start names the cause and its file: pyspark itself fails at its first use only."""
+    file = tmp_path / "python" / "py4j.py"
+    file.parent.mkdir()
+    file.write_text(lines)
+    shadow = f"import sys; sys.path.insert(0, {str(file.parent)!r})\n"
+    printed = spark_at(tmp_path / "spark", "4.1.4", "spark-core_2.13-4.1.4", show=shadow + SHOW)
+    assert f"TXN-218 pyspark 4.1.4 needs py4j, and Python cannot import it at '{file}'" in printed
+    assert cause in printed
+    assert "`pip uninstall -y py4j && pip install pyspark==4.1.4`" in printed
 
 
 def test_a_java_that_is_too_new_for_a_spark_is_refused(tmp_path: Path) -> None:

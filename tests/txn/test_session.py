@@ -437,13 +437,17 @@ def test_a_driver_that_can_get_no_jars_is_told_what_to_give(tmp_path: Path) -> N
         (None, {"spark.remote": "sc://host"}, None),
         (None, {"spark.api.mode": "Connect"}, None),
         (None, {}, "SPARK_REMOTE=sc://host"),
+        (None, {}, "SPARK_REMOTE="),
         (None, {}, "SPARK_API_MODE=connect"),
+        (None, {}, "SPARK_CONNECT_MODE_ENABLED=1"),
+        (None, {}, "PYSPARK_SUBMIT_ARGS=--remote sc://host pyspark-shell"),
+        (None, {}, "PYSPARK_SUBMIT_ARGS=--conf spark.api.mode=connect pyspark-shell"),
     ],
 )
 def test_spark_connect_is_refused_before_anything_is_started(
     master: str | None, conf: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for it: the call, a setting, the environment."""
+    """Whoever asks for it: the call, a setting, the submitter, the environment."""
     if variable is not None:
         monkeypatch.setenv(*variable.split("=", 1))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

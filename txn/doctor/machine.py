@@ -20,8 +20,9 @@ from packaging.version import InvalidVersion, Version
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError
 from txn.machine.hidden import advice, hiding
-from txn.machine.java import find_java, java_major, java_version
+from txn.machine.java import find_java, java_major, java_version, refuse_newer_java
 from txn.spark.differences import slower_ways
+from txn.spark.jvm import refuse_connect
 from txn.spark.versions import running_spark, spark_home
 
 __all__ = ["check_disk", "check_machine", "fits"]
@@ -37,7 +38,6 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 def check_machine() -> Iterator[Finding]:
     """Check Java, Spark, Python, packages and files that hide them, memory, open files."""
     yield from _java()
-    yield from _spark_home()
     yield from _spark()
     yield _python()
     yield from _packages()
@@ -80,18 +80,6 @@ def _java() -> Iterator[Finding]:
         )
 
 
-def _spark_home() -> Iterator[Finding]:
-    home = os.environ.get("SPARK_HOME")
-    if home is not None and not os.access(submit := Path(home, "bin", "spark-submit"), os.X_OK):
-        yield error(
-            "spark",
-            "SPARK_HOME",
-            f"it is '{home}', and {submit} cannot be run",
-            "Spark cannot be started.",
-            "Correct SPARK_HOME, or unset it: pyspark has a Spark of its own.",
-        )
-
-
 def _spark() -> Iterator[Finding]:
     """Report the Spark that runs, whether Java and it go together, and where it is slower."""
     try:
@@ -104,22 +92,30 @@ def _spark() -> Iterator[Finding]:
         "version",
         f"{spark.version} (Scala {spark.scala}) at {spark_home()}, with Delta {spark.line.delta}",
     )
+    try:
+        refuse_connect(None)
+    except SetupError as failure:
+        yield error("spark", "settings", str(failure), "Topologies cannot run.", "As it says.")
     for name, sentence in slower_ways().items():
         yield note("spark", name, sentence)
+    if sys.version_info.minor > spark.line.python:
+        yield note(
+            "spark",
+            "Python",
+            f"Python 3.{sys.version_info.minor}, and this release was run on Spark {spark.minor} "
+            f"with Python 3.10 to 3.{spark.line.python}",
+            "It was not tried.",
+            "If your functions fail in Spark's workers, take one of these.",
+        )
     try:
-        version = java_version(find_java())
+        java = find_java()
+        major = java_major(java_version(java))
     except SetupError:
         return  # reported with Java
-    major, fails_from = java_major(version), spark.line.fails_from_java
-    if fails_from is not None and major >= fails_from:
-        runs_on = " and ".join(map(str, spark.line.javas))
-        yield error(
-            "spark",
-            "Java",
-            f"Java {version} is too new for Spark {spark.version}, which runs on Java {runs_on}",
-            "Topologies cannot run.",
-            "Install such a Java and point JAVA_HOME at it, or use Spark 4.2.",
-        )
+    try:
+        refuse_newer_java(java, spark)
+    except SetupError as failure:
+        yield error("spark", "Java", str(failure), "Topologies cannot run.", "As it says.")
         return
     if major not in spark.line.javas:
         yield warning(

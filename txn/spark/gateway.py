@@ -26,7 +26,7 @@ from typing import Any
 from txn.errors import SetupError
 from txn.spark.differences import condition_of
 from txn.spark.early_end import Command, no_submitter, require_user_and_loopback, why_ended
-from txn.spark.submission import is_submitted
+from txn.spark.versions import is_submitted
 
 __all__ = ["start_shielded"]
 

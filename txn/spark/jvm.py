@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txn.errors import SetupError
-from txn.spark.submission import runs_here
+from txn.spark.submission import runs_here, submitted
+from txn.spark.versions import is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,24 +80,27 @@ def refuse_connect(master: str | None, conf: Mapping[str, str] | None) -> None:
     """Refuse Spark Connect, before anything is started.
 
     Raises:
-        SetupError: the master, a setting or the environment asks for it.
+        SetupError: the master, a setting of the program or of the submitter, or the environment
+            asks for it; or the submitter's settings cannot be read.
     """
-    settings = conf or {}
+    # spark-submit would have started no Java for Connect.
+    settings = {**({} if is_submitted() else submitted()), **(conf or {})}
     master = master or settings.get("spark.master") or ""
-    values = {
-        "the master": master if master.startswith("sc://") else None,
-        "spark.remote": settings.get("spark.remote"),
-        "SPARK_REMOTE": os.environ.get("SPARK_REMOTE"),
-    }
-    # pyspark asks the variables only if the setting is missing.
-    mode = settings.get("spark.api.mode")
-    values |= (
-        {"spark.api.mode": mode} if mode else {"SPARK_API_MODE": os.environ.get("SPARK_API_MODE")}
-    )
-    for name, value in values.items():
-        is_mode = name in ("spark.api.mode", "SPARK_API_MODE")
-        if value and (not is_mode or value.lower() == "connect"):
-            raise SetupError(f"{name} is '{value}': {_NO_CONNECT}", number="TXN-219")
+    # pyspark takes these variables for set even if they are empty.
+    variables = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+    asked = {name: os.environ[name] for name in variables if name in os.environ}
+    if master.startswith("sc://"):
+        asked["the master"] = master
+    if "spark.remote" in settings:
+        asked["spark.remote"] = settings["spark.remote"]
+    # pyspark asks the variable only if the program does not name the mode.
+    name = "spark.api.mode" if "spark.api.mode" in settings else "SPARK_API_MODE"
+    mode = settings.get(name) or os.environ.get(name, "")
+    if mode.lower() == "connect":
+        asked[name] = mode
+    for name, value in asked.items():
+        unset = f" Unset {name} for that." if name in os.environ else ""
+        raise SetupError(f"{name} is '{value}': {_NO_CONNECT}{unset}", number="TXN-219")
 
 
 def require_classic(session: SparkSession) -> None:

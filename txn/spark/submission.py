@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from txn.errors import SetupError
-from txn.spark.versions import spark_home
+from txn.spark.versions import is_submitted, spark_home
 
 __all__ = [
     "SUBMIT_ARGS",
     "defaults_file",
-    "is_submitted",
     "named_jars",
     "runs_here",
     "submitted",
@@ -36,6 +35,7 @@ _OPTIONS = {
     "--driver-java-options": "spark.driver.extraJavaOptions",
     "--jars": _JARS,
     "--packages": "spark.jars.packages",
+    "--remote": "spark.remote",
 }
 _PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
 
@@ -43,11 +43,6 @@ _PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
 def runs_here(master: str) -> bool:
     """Return whether a master's executors are threads of this process."""
     return master == "local" or master.startswith("local[")
-
-
-def is_submitted() -> bool:
-    """Return whether spark-submit started this program, so that Java runs already."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def submitted() -> dict[str, str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +23,10 @@ from txn.errors import SetupError
 
 __all__ = [
     "LINES",
+    "NEWEST_LINE",
     "Line",
     "Spark",
+    "is_submitted",
     "line_of",
     "pyspark_version",
     "release_of",
@@ -44,7 +47,7 @@ class Line:
     """A line of Spark releases on which everything here was run."""
 
     newest: str
-    """Its newest release that was run."""
+    """Its newest release that was run; later releases of the line are taken, too."""
     delta: str
     """The release of Delta that goes with it."""
     named_for_spark: bool
@@ -55,10 +58,14 @@ class Line:
     """The version of its Hadoop client, likewise."""
     kafka: str
     """The newest release of the line whose Kafka source is on Maven Central."""
+    python: int
+    """The newest Python on which it was run: 13 for 3.13."""
     javas: tuple[int, ...]
     """The major versions of Java on which it was run."""
     fails_from_java: int | None = None
     """The major version of Java that took out what its Hadoop calls."""
+    oldest: str = ""
+    """The oldest release that has all classes of Spark that Delta's jar calls; empty: all have."""
 
 
 LINES: Mapping[str, Line] = {
@@ -69,8 +76,10 @@ LINES: Mapping[str, Line] = {
         scala="2.12",
         hadoop="3.3.4",
         kafka="3.5.7",
+        python=11,
         javas=(17,),
         fails_from_java=24,
+        oldest="3.5.2",
     ),
     "4.0": Line(
         "4.0.5",
@@ -79,6 +88,7 @@ LINES: Mapping[str, Line] = {
         scala="2.13",
         hadoop="3.4.1",
         kafka="4.0.4",
+        python=13,
         javas=(17, 21),
         fails_from_java=24,
     ),
@@ -89,6 +99,7 @@ LINES: Mapping[str, Line] = {
         scala="2.13",
         hadoop="3.4.2",
         kafka="4.1.3",
+        python=13,
         javas=(17, 21),
         fails_from_java=24,
     ),
@@ -99,10 +110,14 @@ LINES: Mapping[str, Line] = {
         scala="2.13",
         hadoop="3.5.0",
         kafka="4.2.0",
+        python=13,
         javas=(17, 21, 25),
     ),
 }
 """Major and minor version of Spark -> what goes with it."""
+
+NEWEST_LINE = list(LINES)[-1]
+"""The newest line of Spark: what messages advise, because any of its releases will do."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +157,11 @@ class Spark:
     def s3a_package(self) -> str:
         """The Maven package for `s3a://`; Hadoop's other jars must have the same version."""
         return f"org.apache.hadoop:hadoop-aws:{release_of(self.hadoop)}"
+
+
+def is_submitted() -> bool:
+    """Return whether spark-submit started this program, so that Java runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def spark_home() -> Path:
@@ -186,10 +206,20 @@ def running_spark() -> Spark:
     """Return the Spark that runs, or that would run.
 
     Raises:
-        SetupError: there is no pyspark, pyspark is of another line than Spark's jars, or nothing
-            here was ever run on this line.
+        SetupError: there is no pyspark, or none that can be imported; SPARK_HOME names no Spark;
+            pyspark is of another line than Spark's jars; nothing here was ever run on this line,
+            or the release lacks classes that Delta needs.
     """
-    return _spark_at(spark_home())
+    home = spark_home()
+    if "SPARK_HOME" in os.environ and not is_submitted():  # a submitted driver starts no Java
+        submit = home / "bin" / "spark-submit"
+        if not os.access(submit, os.X_OK):
+            raise SetupError(
+                f"SPARK_HOME is '{home}', and {submit} cannot be run. Correct SPARK_HOME, or unset "
+                "it: pyspark has a Spark of its own.",
+                number="TXN-218",
+            )
+    return _spark_at(home)
 
 
 @lru_cache(maxsize=4)
@@ -207,15 +237,37 @@ def _spark_at(home: Path) -> Spark:
         )
     line = LINES.get(line_of(version))
     if line is None:
-        newest = list(LINES.values())[-1].newest
         raise SetupError(
             f"Spark {version} at '{home}' is not supported: this release was run on Spark "
-            f"{', '.join(LINES)}, for which Delta has releases. Use Spark {newest}: {_INSTALL} in "
-            "an environment without another Spark.",
+            f"{', '.join(LINES)}, for which Delta has releases. Use Spark {NEWEST_LINE}: "
+            f"{_INSTALL} in an environment without another Spark.",
             number="TXN-218",
         )
+    if line.oldest and Version(release_of(version)) < Version(line.oldest):
+        raise SetupError(
+            f"Spark {version} at '{home}' is too old: Delta {line.delta} needs classes that Spark "
+            f"has since {line.oldest}. Use a later release of Spark {line_of(version)}, such as "
+            f"{line.newest}: pip install pyspark=={line.newest}.",
+            number="TXN-218",
+        )
+    _require_py4j(driver)
     scala = core["scala"] if core else line.scala
     return Spark(version, scala, hadoop["version"] if hadoop else line.hadoop, line)
+
+
+def _require_py4j(driver: str) -> None:
+    """Refuse a pyspark whose way to Java cannot be imported: it fails at its first use only."""
+    try:
+        import_module("py4j.java_gateway")
+    except Exception as error:
+        spec = find_spec("py4j")
+        place = f" at '{spec.origin}'" if spec is not None and spec.origin else ""
+        raise SetupError(
+            f"pyspark {driver} needs py4j, and Python cannot import it{place} ({error}). Install "
+            f"it anew: `pip uninstall -y py4j && pip install pyspark=={driver}`. For a Spark at "
+            f"SPARK_HOME, put its Python first ({_PYTHON_OF_SPARK}).",
+            number="TXN-218",
+        ) from error
 
 
 def release_of(version: str) -> str:
