@@ -93,7 +93,7 @@ def _spark() -> Iterator[Finding]:
         f"{spark.version} (Scala {spark.scala}) at {spark_home()}, with Delta {spark.line.delta}",
     )
     try:
-        refuse_connect(None)
+        refuse_connect(None, None)
     except SetupError as failure:
         yield error("spark", "settings", str(failure), "Topologies cannot run.", "As it says.")
     for name, sentence in slower_ways().items():
