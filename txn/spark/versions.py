@@ -65,7 +65,7 @@ class Line:
     fails_from_java: int | None = None
     """The major version of Java that took out what its Hadoop calls."""
     oldest: str = ""
-    """The oldest release that has all classes of Spark that Delta's jar calls; empty: all have."""
+    """The oldest release that Delta asks for; empty: all do. (Spark 3.5.0 lacks classes of it.)"""
 
 
 LINES: Mapping[str, Line] = {
@@ -79,7 +79,7 @@ LINES: Mapping[str, Line] = {
         python=11,
         javas=(17,),
         fails_from_java=24,
-        oldest="3.5.2",
+        oldest="3.5.3",
     ),
     "4.0": Line(
         "4.0.5",
@@ -245,8 +245,8 @@ def _spark_at(home: Path) -> Spark:
         )
     if line.oldest and Version(release_of(version)) < Version(line.oldest):
         raise SetupError(
-            f"Spark {version} at '{home}' is too old: Delta {line.delta} needs classes that Spark "
-            f"has since {line.oldest}. Use a later release of Spark {line_of(version)}, such as "
+            f"Spark {version} at '{home}' is too old: Delta {line.delta} asks for Spark "
+            f"{line.oldest} or newer. Use a later release of Spark {line_of(version)}, such as "
             f"{line.newest}: pip install pyspark=={line.newest}.",
             number="TXN-218",
         )
