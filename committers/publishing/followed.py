@@ -345,12 +345,14 @@ class FollowedTable:
             TableRefusedError: they are not allowed, or somebody else has changed the definition.
         """
         is_empty = not self._files
-        culprit = self._foreign.last_metadata_change
+        foreign = self._foreign.metadata_changes
         try:
             changes = spec.changes(self._definition, self._name, policy, is_empty=is_empty)
         except TableRefusedError as error:
-            raise with_culprit(error, culprit) from error
-        refuse_differences(self._name, changes, culprit)
+            raise with_culprit(error, foreign[-1] if foreign else None) from error
+        if changes:
+            culprit = self._log.foreign_definition(self._foreign.own, foreign)
+            refuse_differences(self._name, changes, culprit)
         return changes
 
     def _require(self, spec: TableSpec) -> None:

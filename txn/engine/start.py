@@ -133,6 +133,7 @@ class Start:
         late = LateTables(
             self.definition, tables, progress.committed, newest, begin=True, copied=copied
         )
+        late.refuse()
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
@@ -228,7 +229,9 @@ class Start:
 
     def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
         named = self.definition.config.backfilled_tables
-        return LateTables(self.definition, named, progress.committed, newest)
+        late = LateTables(self.definition, named, progress.committed, newest)
+        late.refuse()
+        return late
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest
@@ -371,13 +374,10 @@ class Start:
         Args:
             newest: of all tables but those that are late.
         """
-        definition, committed = self.definition, progress.committed
-        left = set(map(identity, late.names))
-        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
-        committed = committed.model_copy(update={"tables": tables})
+        definition = self.definition
         return by_todays_names(
             definition.name,
-            committed,
+            late.without_committed(progress.committed),
             newest,
             identity,
             unborn=definition.unborn_tables(*with_rows(progress, newest)),

@@ -50,20 +50,34 @@ def require_refillable(sink: Sink) -> None:
             )
 
 
-def require_history(table: str, history: History, committed: int, *, may_lack: bool) -> None:
+def require_history(
+    table: str, history: History, held: int, committed: int, *, may_lack: bool
+) -> None:
     """Refuse a history that begins late, unless the settings accept it.
 
     Args:
+        held: the newest txid that the table holds; 0: none.
         may_lack: whether `new_tables` names the table.
 
     Raises:
         RecoveryRefusedError: naming the first txid that can be had.
     """
-    if history.first == 1 or (may_lack and history.first):
+    if history.first == 1 or (may_lack and history.first and not held):
         return
     why = "what earlier txids read was cleaned out of the logs of all tables"
     if history.unread is not None:
         why = f"earlier txids read stream '{history.unread}', which the program does not declare"
+    if held:
+        settings, first = "new_tables", history.first or committed + 1
+        if history.first:
+            settings = "backfilled_tables and in new_tables"
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txids up to {held} and would lack txids {held + 1} to "
+            f"{first - 1}: {why}. Nothing was changed. Give the table a new path in the program, "
+            f"and name that one in {settings}: it then begins with txid {first}. The rows at "
+            f"'{table}' stay as they are.",
+            number="TXN-809",
+        )
     if not history.first and history.unread is not None:
         raise RecoveryRefusedError(
             f"Table '{table}' cannot be filled with its history: {why}. Nothing was changed. Take "
