@@ -19,6 +19,7 @@ from txn.engine.base.threads import Straggler, abandoned_error, run_within
 from txn.engine.changed_code import (
     describe_changes,
     list_changes,
+    program_id,
     program_of,
     record_to_keep,
 )
@@ -166,7 +167,8 @@ class Start:
         """
         tried = self._tables_to_try()
         equipment = self._equipment(self._persist_columns)
-        epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
+        program = program_id(program_of(self.definition))
+        epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped, program=program)
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.report(LeadershipWon)
