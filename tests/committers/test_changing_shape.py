@@ -197,6 +197,25 @@ def test_a_value_goes_away_only_if_a_setting_says_so(world: World, layout: str) 
     assert {row[0]: row[3] for row in world.read()} == {"a": 7, "b": None, None: None, "c": 100}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_in_another_order_change_nothing(world: World, layout: str) -> None:
+    """No version is written for another order, which readers see with the next change."""
+    world.start(world.state(layout=layout))
+    world.commit(FIRST)
+    other = {"s": Sum("v"), "n": Count()}
+    assert world.start(world.state(values=other, layout=layout)) == ()
+    world.commit(SECOND)
+    assert world.columns() == ["k", "n", "s"]
+    world.start(world.state(values={**other, "most": Max("v")}, layout=layout))
+    assert world.columns() == ["k", "s", "n", "most"]
+    assert {row[:3] for row in world.read()} == {
+        ("a", 10, 3),
+        ("b", 10, 1),
+        (None, 5, 1),
+        ("c", 100, 1),
+    }
+
+
 def test_another_aggregate_under_the_same_name_is_refused(world: World) -> None:
     """A sum is not continued as a maximum; under another name it begins with the next txid."""
     world.start(world.state())

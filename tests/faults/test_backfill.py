@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ from tests.faults.support import Points, observing, rows_of
 from tests.faults.test_recover import Poisonable, records
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
-from txn.errors import RecoveryRefusedError, TopologyError, TxnError
-from txn.interfaces import SpoutKind
+from txn.errors import FailedException, RecoveryRefusedError, TopologyError, TxnError
+from txn.interfaces import Published, SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.operations.recover import read_tables, write
 
@@ -263,6 +264,27 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
     assert told[0].startswith(f"it lacks txids {newest + 1} to ")
     world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
     assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_version_that_lacks_a_file_ends_the_filling(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a filled table has published is compared with what was staged for it, as in a run."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    world.run({"p1": 3})
+    publish = AppendTable.publish
+
+    def forgetful(table: AppendTable, *args: Any) -> Published:
+        done = publish(table, *args)
+        return replace(done, files=done.files[1:]) if table.name.endswith("late_rows") else done
+
+    monkeypatch.setattr(AppendTable, "publish", forgetful)
+    tables = ("rows", "totals", "late_rows")
+    with pytest.raises(FailedException, match=r"late_rows, with txid \d+ .*other files"):
+        world.run({"p1": 3}, tables, backfilled_tables=["late_rows"])
 
 
 def test_history_that_is_gone_is_told_before_anything_happens(

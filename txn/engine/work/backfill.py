@@ -22,11 +22,11 @@ from txn.engine.work.history import History, Step
 from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
 from txn.errors import FailedException, RecoveryRefusedError, TopologyError
-from txn.interfaces import NOTICES, Member, Publication, Staged
+from txn.interfaces import NOTICES, Committer, Member, Prepared, Publication, Staged
 from txn.interfaces.committer_capabilities import CleansUp
 from txn.protocol.ledgers import ProcessingLedger
 
-__all__ = ["Backfill", "Leader", "require_history", "require_refillable"]
+__all__ = ["Backfill", "Leader", "publish_exactly", "require_history", "require_refillable"]
 
 notices = logging.getLogger(NOTICES)
 
@@ -97,6 +97,26 @@ def require_history(
         f"To accept that, set TopologyConfig(new_tables=({table!r},)) as well.",
         number="TXN-809",
     )
+
+
+def publish_exactly(committer: Committer, prepared: Prepared, publication: Publication) -> None:
+    """Publish, and compare the new version with what was prepared, as a run's acker does.
+
+    Raises:
+        FailedException: the version lacks a file, or has another one.
+    """
+    published = committer.publish(prepared, publication)
+    added, found = (
+        {(f.path, f.size, f.rows) for f in files} for files in (prepared.adds, published.files)
+    )
+    if added != found and not published.skipped:
+        files = ", ".join(sorted(path for path, *_ in added ^ found))
+        raise FailedException(
+            f"Version {published.version} of table {committer.name}, with txid "
+            f"{publication.last_txid} of its history, has other files than were staged for it: "
+            f"{files}. Give the table a new path, and fill that; delete the folder if the table is "
+            "a next generation."
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +192,7 @@ class Backfill:
             publication = table_publication(self._publication(step), staged)
             prepared = committer.prepare(staged, publication)
             self._leader.assert_leading()
-            committer.publish(prepared, publication)
+            publish_exactly(committer, prepared, publication)
         reached("backfilled", attempts[-1])
         if isinstance(committer, CleansUp):
             for attempt in attempts:
