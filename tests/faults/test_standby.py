@@ -258,7 +258,7 @@ def test_a_standby_with_a_changed_program_changes_the_tables(
     # Only the newer one can take over: the other one sleeps meanwhile.
     os.kill(former.pid, signal.SIGSTOP)
     os.kill(leader.pid, signal.SIGKILL)
-    newer.wait_for("committed")
+    newer.wait_for("started")
     os.kill(former.pid, signal.SIGCONT)
     refusal = "value 'least' of the table (added with txid"
     late = start(spec, "--standby", machine="3", **programs)
