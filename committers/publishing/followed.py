@@ -30,8 +30,8 @@ from txn.delta.commits import (
     txid_app,
 )
 from txn.delta.definition import TableDefinition
-from txn.delta.delta_rs import DeltaError, DeltaTable
-from txn.delta.loading import is_there, load, load_own
+from txn.delta.delta_rs import DeltaTable
+from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
 from txn.delta.topology_table import (
     ShapePolicy,
@@ -40,7 +40,6 @@ from txn.delta.topology_table import (
     refuse_foreign_folder,
     refuse_unusable,
     shape_changes,
-    stored_shape,
     with_culprit,
 )
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
@@ -369,33 +368,15 @@ class FollowedTable:
 
     def _allowed(self, compare: Callable[[], tuple[Change, ...]]) -> tuple[Change, ...]:
         """Return the differences that a comparison finds, if all of them are allowed."""
-        culprit = self._foreign.last_metadata_change
+        foreign = self._foreign.metadata_changes
         try:
             changes = compare()
         except TableRefusedError as error:
-            raise with_culprit(error, culprit) from error
-        refuse_differences(
-            self._name, changes, culprit if changes and self._is_reshaped() else None
-        )
+            raise with_culprit(error, foreign[-1] if foreign else None) from error
+        if changes:
+            culprit = self._log.foreign_definition(self._foreign.own, foreign)
+            refuse_differences(self._name, changes, culprit)
         return changes
-
-    def _is_reshaped(self) -> bool:
-        """Return whether others may have changed the shape since the topology's newest version.
-
-        They may have set properties that are none of its own.
-        """
-        version = self._foreign.own_version
-        if version is None:
-            return True
-        try:
-            before = TableDefinition.of(load(self._storage, version))
-        except DeltaError:
-            return True  # the log does not go back so far
-        former, present = (
-            stored_shape(definition, self._name, is_empty=False)
-            for definition in (before, self._definition)
-        )
-        return former != present
 
     def _require(self, spec: TableSpec) -> None:
         """Refuse a table that does not fit `spec` any more."""

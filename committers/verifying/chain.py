@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from committers.verifying.foreign_commits import ACCEPTED
-from txn.delta.commits import BEFORE_KEY, BROKEN, commit_path, fingerprint_of
+from txn.delta.commits import ACCEPTED, BEFORE_KEY, BROKEN, commit_path, fingerprint_of
 from txn.errors import TableChangedError
 from txn.storage.locations import normal
 from txn.storage.storage import Storage

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from txn.delta.commits import Commit
+from txn.delta.commits import ACCEPTED, Commit
 from txn.delta.topology_table import changed_by
 from txn.errors import TableChangedError
 from txn.storage.locations import normal
 
-__all__ = ["ACCEPTED", "ForeignCommits", "accepted_version"]
-
-ACCEPTED = "txn.accepted_version"
-"""Table property by which a user accepts other writers' changes up to this version."""
+__all__ = ["ForeignCommits", "accepted_version"]
 
 
 class ForeignCommits:
@@ -28,25 +25,21 @@ class ForeignCommits:
 
     def __init__(self, table: str) -> None:
         self._table = table
-        self._own: Commit | None = None
+        self.own: Commit | None = None
+        """The topology's newest one."""
         self._commits: list[Commit] = []
 
     def take(self, commit: Commit) -> None:
         """Record the next version of the log."""
         if commit.is_ours:
-            self._own, self._commits = commit, []
+            self.own, self._commits = commit, []
         else:
             self._commits.append(commit)
 
     @property
-    def own_version(self) -> int | None:
-        """The topology's newest version; None if unknown."""
-        return None if self._own is None else self._own.version
-
-    @property
-    def last_metadata_change(self) -> Commit | None:
-        """The newest foreign version that wrote schema, properties or protocol."""
-        return next((c for c in reversed(self._commits) if c.metadata_change), None)
+    def metadata_changes(self) -> list[Commit]:
+        """The foreign versions that wrote schema, properties or protocol, oldest first."""
+        return [commit for commit in self._commits if commit.metadata_change]
 
     def refuse(self, topology: str, properties: Mapping[str, str | None]) -> None:
         """Refuse added or removed rows, unless the change was undone or accepted.
@@ -61,7 +54,7 @@ class ForeignCommits:
         changes = [commit for commit in commits if any(commit.changed)]
         first, newest = changes[0], changes[-1].version
         place = normal(self._table)
-        own = "" if self._own is None else f" {self._own.version}"
+        own = "" if self.own is None else f" {self.own.version}"
         more = f" and {len(changes) - 1} later" * (len(changes) > 1)
         raise TableChangedError(
             f"Table {self._table} was changed by somebody else after version{own}, the last one "

@@ -197,6 +197,25 @@ def test_a_value_goes_away_only_if_a_setting_says_so(world: World, layout: str) 
     assert {row[0]: row[3] for row in world.read()} == {"a": 7, "b": None, None: None, "c": 100}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_in_another_order_change_nothing(world: World, layout: str) -> None:
+    """No version is written for another order, which readers see with the next change."""
+    world.start(world.state(layout=layout))
+    world.commit(FIRST)
+    other = {"s": Sum("v"), "n": Count()}
+    assert world.start(world.state(values=other, layout=layout)) == ()
+    world.commit(SECOND)
+    assert world.columns() == ["k", "n", "s"]
+    world.start(world.state(values={**other, "most": Max("v")}, layout=layout))
+    assert world.columns() == ["k", "s", "n", "most"]
+    assert {row[:3] for row in world.read()} == {
+        ("a", 10, 3),
+        ("b", 10, 1),
+        (None, 5, 1),
+        ("c", 100, 1),
+    }
+
+
 def test_another_aggregate_under_the_same_name_is_refused(world: World) -> None:
     """A sum is not continued as a maximum; under another name it begins with the next txid."""
     world.start(world.state())
@@ -638,17 +657,39 @@ def test_a_change_by_somebody_else_is_not_taken_for_the_programs(world: World) -
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_properties_of_delta_do_not_hinder_a_change(world: World, layout: str) -> None:
-    """The program may change right after somebody has set a property that is none of its own."""
+def test_properties_by_somebody_else_are_carried_over(world: World, layout: str) -> None:
+    """What ALTER TABLE has set or noted at a table stays in its changed shapes, while a property of
+    the topology's that it has changed is refused by name.
+    """
+    table = f"delta.`{world.path}`"
     world.start(world.state(layout=layout))
     world.commit(FIRST)
-    DeltaTable(str(world.path)).alter.set_table_properties(
-        {"delta.logRetentionDuration": "interval 60 days"}
-    )
-    more = {"n": Count(), "s": Sum("v"), "most": Max("v")}
-    assert world.start(world.state(values=more, layout=layout)) == ("value 'most' is new",)
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'sales')")
+    retention = "'delta.logRetentionDuration' = 'interval 9 days'"
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({retention})")
+    world.driver.spark.sql(f"ALTER TABLE {table} ALTER COLUMN s COMMENT 'of all'")
+    values = {"n": Count(), "s": Sum("v"), "most": Max("v")}
+    assert world.start(world.state(values=values, layout=layout)) == ("value 'most' is new",)
     world.commit(SECOND)
-    assert {row[0]: row[3] for row in world.read()} == {"a": 7, "b": None, None: None, "c": 100}
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('steward' = 'ann')")
+    world.start(world.state(values=values, layout=layout, buckets=3), rebuilt=True)
+    stored = DeltaTable(str(world.path))
+    kept = {"team": "sales", "delta.logRetentionDuration": "interval 9 days", "steward": "ann"}
+    assert kept.items() <= stored.metadata().configuration.items()
+    (noted,) = (f.metadata for f in stored.schema().fields if f.name == "s")
+    assert noted == {"comment": "of all"}
+    assert world.read() == {
+        ("a", 3, 10, 7),
+        ("b", 1, 10, None),
+        (None, 1, 5, None),
+        ("c", 1, 100, 100),
+    }
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('txn.buckets' = '3')")
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('txn.buckets' = '7')")
+    world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'none')")
+    culprit = f"It was changed in version {stored.version() + 2} "
+    with pytest.raises(TableRefusedError, match=rf"from 7 to 3\. {culprit}"):
+        world.start(world.state(values=values, layout=layout, buckets=3), rebuilt=True)
 
 
 def test_an_older_release_refuses_a_changed_table(world: World) -> None:

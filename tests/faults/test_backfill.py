@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from tests.faults.test_recover import Poisonable, records
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
 from txn.errors import FailedException, RecoveryRefusedError, TopologyError
-from txn.interfaces import SpoutKind
+from txn.interfaces import Published, SpoutKind
+from txn.operations.changes.topology import compare_topology
 from txn.operations.recover import read_tables, write
 
 if TYPE_CHECKING:
@@ -226,6 +228,9 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
 ) -> None:
     """A table that held a txid of an attempt that failed when it was left out takes that back when
     it is put back; one that cannot is refused by name.
+
+    `txn plan` tells so before, and `txn recover` takes such a txid for committed in no table. If
+    no txid came behind it, the table is refused without the setting as well.
     """
     tables, late = ("late_rows", "rows", "totals"), ("late_rows",)
     newest = world.run({"p1": 2}, tables, max_group_commit=1)
@@ -236,10 +241,21 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
     world.run({"p1": 3}, poison=poison, dropped_tables=late, max_group_commit=1)
     if goes_on:
         world.run({"p1": 4}, dropped_tables=late, max_group_commit=1)
+    failed = "from attempt 0, which failed after"
+    if not goes_on:
+        with pytest.raises(RecoveryRefusedError, match=failed):
+            world.run({"p1": 5}, tables, max_group_commit=1)
+    program = world.topology({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
+    told = [p.change.what for p in compare_topology(program, world.hosts).changes]
+    world.hosts += "-wiped"
+    with open_backend(world.hosts, program.settings) as backend:
+        write(backend, program, read_tables(program))
     if world.kind is SpoutKind.TRANSACTIONAL:
-        with pytest.raises(RecoveryRefusedError, match="from attempt 0, which failed after"):
+        assert failed in told[0]
+        with pytest.raises(RecoveryRefusedError, match=failed):
             world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
         return
+    assert told[0].startswith(f"it lacks txids {newest + 1} to ")
     world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
     assert world.rows("late_rows") == world.rows("rows")
 
@@ -253,6 +269,27 @@ def test_before_the_first_commit_no_table_is_late(world: World) -> None:
     world.run({"p1": 2}, tables, backfilled_tables=late)
     assert [row[1] for row in world.rows("rows")] == [0, 1]
     assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_version_that_lacks_a_file_ends_the_filling(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a filled table has published is compared with what was staged for it, as in a run."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.TRANSACTIONAL)
+    world.run({"p1": 3})
+    publish = AppendTable.publish
+
+    def forgetful(table: AppendTable, *args: Any) -> Published:
+        done = publish(table, *args)
+        return replace(done, files=done.files[1:]) if table.name.endswith("late_rows") else done
+
+    monkeypatch.setattr(AppendTable, "publish", forgetful)
+    tables = ("rows", "totals", "late_rows")
+    with pytest.raises(FailedException, match=r"late_rows, with txid \d+ .*other files"):
+        world.run({"p1": 3}, tables, backfilled_tables=["late_rows"])
 
 
 def test_history_that_is_gone_is_told_before_anything_happens(

@@ -374,6 +374,52 @@ def test_no_table_is_filled_over_an_exchange(world: World) -> None:
     assert rows_of(world.folder / "others", "k", "v") == other["other"]
 
 
+def test_another_folder_under_the_same_name_is_read_once(world: World) -> None:
+    """A stream whose files are in another folder goes on with those, and remembers the former ones:
+    back in the former folder, only new files are read.
+    """
+    folders = [world.folder.parent / name for name in ("monday", "tuesday")]
+
+    def topology(folder: Path) -> Topology:
+        return world.topology(
+            {}, files=FileSpout(folder / "*.json", format="json", schema="k string, v long")
+        )
+
+    expected: list[tuple[str, int]] = []
+    for number, folder in enumerate((*folders, folders[0])):
+        folder.mkdir(exist_ok=True)
+        new = records(f"day{number}", 2)
+        (folder / f"{number}.json").write_text(
+            "\n".join(json.dumps({"k": k, "v": v}) for k, v in new)
+        )
+        expected += new
+        world.run(topology(folder))
+        world.assert_holds(expected)
+
+
+def test_a_table_left_out_over_an_exchange_begins_anew(world: World) -> None:
+    """A table that was left out before the exchange cannot have the txids until it: the refusal
+    names them, and its way out works.
+    """
+    exchange = Exchange(world)
+    late = str(world.folder / "late")
+    held = world.run(exchange.log(late={"late": "orders"}), until=3)
+    world.run(exchange.files(config={"dropped_tables": (late,)}))  # only to leave the table out
+    world.config = {"dropped_streams": ("files",)}
+    last = world.run(world.topology({"orders": exchange.orders}))
+    back = exchange.files(config={"backfilled_tables": (late,)}, late={"late": "files"})
+    words = rf"holds txids up to {held} and would lack txids .* to {last}: .* stream 'orders'"
+    with pytest.raises(RecoveryRefusedError, match=rf"{words}.*new path .* with txid {last + 1}"):
+        world.run(back)
+    anew = str(world.folder / "anew")
+    exchange.rows += records("g", 3)
+    lines = [json.dumps({"k": k, "v": v}) for k, v in records("g", 3)]
+    (exchange.place / "3.json").write_text("\n".join(lines))
+    named = {"new_tables": (anew,)}
+    world.run(exchange.files(config=named, late={"anew": "files"}))
+    assert rows_of(world.folder / "anew", "k", "v") == records("g", 3)
+
+
 def test_an_added_stream_begins_with_the_next_txid(world: World) -> None:
     """It reads its source from the beginning, in the next txid that is planned: an open batch is
     planned anew for opaque streams only.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.faults.driver import CONF
 from tests.faults.harness import (
@@ -44,7 +45,7 @@ PROGRAM = """
 import os
 from pathlib import Path
 import txn.machine.liveness
-from tests.faults.driver import build
+from {module} import build
 from tests.faults.harness import Spec
 machine = os.environ["TEST_MACHINE"]
 if machine:
@@ -56,9 +57,11 @@ topology = build(Spec.model_validate_json(Path("spec.json").read_text()))
 class Program:
     """`txn run` as a user starts it, with its events in a file."""
 
-    def __init__(self, spec: Spec, *options: str, machine: str = "") -> None:
+    def __init__(
+        self, spec: Spec, *options: str, machine: str = "", module: str = "tests.faults.driver"
+    ) -> None:
         folder = Path(spec.folder)
-        (folder / "program.py").write_text(PROGRAM)
+        (folder / "program.py").write_text(PROGRAM.format(module=module))
         (folder / "spec.json").write_text(spec.model_dump_json())
         self._number = len(list(folder.glob("events-*")))
         self.events_file = folder / f"events-{self._number}"
@@ -228,6 +231,45 @@ def test_rolling_restarts(start: Start, server: EmbeddedZooKeeper, tmp_path: Pat
     assert list(txids) == list(range(1, len(rounds) + 2))
     for epoch in range(2, len(rounds) + 2):
         assert txids[epoch][0] - txids[epoch - 1][-1] in (0, 1)
+
+
+def test_a_standby_with_a_changed_program_changes_the_tables(
+    start: Start, server: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """A standby that waits with another program shows it, and changes the tables when the leader is
+    killed. The former program is refused by name from then on: at its start, and if it has waited
+    since before the change, when it would lead.
+    """
+    make_records(tmp_path, 80)
+    spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, until="forever", config=PACE)
+    programs = {"module": "tests.faults.programs"}
+    leader = start(spec, machine="0", **programs)
+    leader.wait_for("committed")
+    newer = start(spec.model_copy(update={"program": 1}), "--standby", machine="1", **programs)
+    newer.wait_for("standby")
+    former = start(spec, "--standby", machine="2", **programs)
+    former.wait_for("standby")
+    told = json.loads(status(tmp_path, server.hosts, "--json"))["standbys"]
+    assert [(one["pid"], one["changes_program"]) for one in told] == [
+        (newer.pid, True),
+        (former.pid, False),
+    ]
+    assert status(tmp_path, server.hosts).count("with another program") == 1
+    # Only the newer one can take over: the other one sleeps meanwhile.
+    os.kill(former.pid, signal.SIGSTOP)
+    os.kill(leader.pid, signal.SIGKILL)
+    newer.wait_for("started")
+    os.kill(former.pid, signal.SIGCONT)
+    refusal = "value 'least' of the table (added with txid"
+    late = start(spec, "--standby", machine="3", **programs)
+    assert late.wait() == 1
+    assert (refusal in late.errors, late.events("standby")) == (True, [])
+    (told,) = json.loads(status(tmp_path, server.hosts, "--json"))["standbys"]
+    assert (told["pid"], told["changes_program"]) == (former.pid, True)
+    os.kill(newer.pid, signal.SIGKILL)
+    assert former.wait() == 1
+    assert (refusal in former.errors, former.events("started")) == (True, [])
+    assert "least" in [field.name for field in DeltaTable(tmp_path / "totals").schema().fields]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)

@@ -283,6 +283,16 @@ def test_a_change_by_another_writer_is_not_the_programs(world: World) -> None:
     assert change.way_out.startswith("It was changed in version")
 
 
+def test_properties_of_another_writer_do_not_matter(world: World) -> None:
+    """Somebody else's own properties leave a change of the program possible."""
+    append_metadata("totals", team="sales", **{"txn.accepted_version": "1"})
+    assert world.compare(program()).changes == ()
+    change = only(
+        world.compare(program(buckets=2, settings={"rebuilt_tables": ("totals",)}))
+    ).change
+    assert (change.verdict, change.allowed) == (Verdict.REBUILD, True)
+
+
 def test_a_folder_with_other_files_is_refused(world: World) -> None:
     """A folder that is no table and has files of something else is not used for one."""
     Path("full").mkdir()

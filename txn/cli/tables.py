@@ -83,7 +83,12 @@ def _leader_text(status: Status) -> Text:
 
 
 def _standbys_text(status: Status) -> str:
-    shown = [f"{one.identity}" + ("" if one.alive else ", gone") for one in status.standbys]
+    shown = [
+        f"{one.identity}"
+        + ("" if one.alive else ", gone")
+        + (", with another program" if one.changes_program else "")
+        for one in status.standbys
+    ]
     return printable("\n".join(shown)) or "nobody"
 
 

@@ -92,6 +92,10 @@ class Definition:
         """True if a replay of a txid may bring other rows to some table."""
         return any(sink.promise.kind is not SpoutKind.TRANSACTIONAL for sink in self.sinks)
 
+    def compares_attempts(self, sink: Sink) -> bool:
+        """True if two attempts of a txid may leave other rows in a table: it was planned anew."""
+        return self.replays_differ and sink.committer.semantics is Semantics.OPAQUE
+
     @property
     def can_group(self) -> bool:
         """True if every table can take several txids as one version.

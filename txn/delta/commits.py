@@ -31,6 +31,7 @@ from txn.interfaces import (
 )
 
 __all__ = [
+    "ACCEPTED",
     "BEFORE_KEY",
     "BROKEN",
     "EXACT",
@@ -56,6 +57,8 @@ EXACT = frozenset(["byte", "short", "integer", "long", "date", "string"])
 """Column types for which every writer records exact bounds, or safe prefixes."""
 TXID = "txid"
 """The column of a topology's tables with the txid that last wrote the row."""
+ACCEPTED = "txn.accepted_version"
+"""Table property by which a user accepts other writers' changes up to this version."""
 FIRST_TXID = "txn.firstTxid"
 """Table property: the first txid of a table that was created after others had committed."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from txn.delta.commits import BROKEN, Commit
+from txn.delta.commits import ACCEPTED, BROKEN, Commit
 from txn.errors import RecoveryRefusedError
 
 if TYPE_CHECKING:
@@ -115,6 +115,16 @@ class TableDefinition:
         """The columns: name, type, nullable, metadata."""
         fields: Sequence[Mapping[str, Any]] = self.columns["fields"]
         return fields
+
+    def is_like(self, other: TableDefinition) -> bool:
+        """True if both describe the same table of a topology, whatever else users note at it."""
+        return self._description() == other._description()
+
+    def _description(self) -> tuple[Any, ...]:
+        columns = [(f["name"], f["type"], f["nullable"]) for f in self.fields]
+        own = {k: v for k, v in self.configuration.items() if k.startswith("txn.")}
+        own.pop(ACCEPTED, None)
+        return self.id, columns, [*self.partition_columns], own
 
     def after(self, commit: Commit, table: str) -> TableDefinition:
         """Return the definition after a commit.

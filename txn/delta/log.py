@@ -19,6 +19,7 @@ from txn.delta.commits import (
     parse_commit,
     txid_app,
 )
+from txn.delta.definition import TableDefinition
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import load
 from txn.errors import RecoveryRefusedError
@@ -64,6 +65,24 @@ class TableLog:
         while version >= 0 and (commit := self.commit(version)) is not None:
             yield commit
             version -= 1
+
+    def foreign_definition(self, own: Commit | None, commits: Sequence[Commit]) -> Commit | None:
+        """Return the newest version in which others changed what describes a topology's table.
+
+        Properties that are not the topology's, comments and the protocol do not describe it.
+
+        Args:
+            own: the topology's newest version; None: its commit file is gone.
+            commits: the versions after it that wrote metadata, oldest first.
+        """
+        if own is None or not commits:
+            return commits[-1] if commits else None
+        former = definition = TableDefinition.of(load(self._storage, own.version))
+        culprit = None
+        for commit in commits:
+            before, definition = definition, definition.after(commit, self._storage.location)
+            culprit = culprit if definition.is_like(before) else commit
+        return None if definition.is_like(former) else culprit
 
     # --- of a topology -----------------------------------------------------------------------
 

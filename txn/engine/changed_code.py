@@ -6,6 +6,7 @@ the tables' older rows were computed by the former program, and nothing else wou
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -36,6 +37,12 @@ def program_of(definition: Definition) -> ProgramRecord:
         whole = fingerprint([(stage.id, stage.fingerprint) for stage in records])
         records = [StageRecord(id="program-1", told="the program", fingerprint=whole)]
     return ProgramRecord(python=PYTHON, stages=records)
+
+
+def program_id(record: ProgramRecord) -> str:
+    """Return a short id of a program: another one, or another Python, has another id."""
+    text = json.dumps([record.python, [(one.id, one.fingerprint) for one in record.stages]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def record_to_keep(

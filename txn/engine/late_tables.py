@@ -2,13 +2,14 @@
 
 The next generation of a table is one of them, until it takes the table's place. The leader fills
 them before its first batch. `Topology.backfill` fills them beside a leader that runs the former
-program, and so does not know them.
+program, and so does not know them. `txn plan` asks which there are, without Spark.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NoReturn
 
 from txn.config import TopologyConfig
 from txn.dataflow.definition import Definition
@@ -17,9 +18,10 @@ from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
 from txn.engine.work.derived import StoredStream, require_derivable
 from txn.engine.work.history import History, read_history
-from txn.errors import RecoveryRefusedError
-from txn.interfaces import NOTICES, Publication, Semantics
+from txn.errors import RecoveryRefusedError, TopologyError, TxnError
+from txn.interfaces import NOTICES, Committer, Publication, Semantics
 from txn.interfaces.committer_capabilities import HoldsRows, KeepsGenerations
+from txn.protocol.late_tables import agrees, is_late
 from txn.protocol.records import CommittedRecord
 from txn.protocol.recovery import Newest
 from txn.storage.locations import identity
@@ -33,16 +35,12 @@ class LateTables:
     """The tables of a topology that lack committed txids.
 
     Args:
-        named: the tables to fill (`backfilled_tables`).
+        named: the tables that may be filled (`backfilled_tables`).
         committed: the newest committed txid, and the tables that have it.
         newest: the newest publication of each table.
         begin: also begin the next generation of a named table that lacks nothing.
         copied: the tables whose rows others get at first: a table's next generation its own ones,
             any other table those of an append table.
-
-    Raises:
-        TopologyError: the rows of one depend on more than its sources.
-        RecoveryRefusedError: no log records what the txids read.
     """
 
     def __init__(
@@ -56,72 +54,118 @@ class LateTables:
         copied: Collection[str] = (),
     ) -> None:
         self._definition = definition
+        self._committed = committed.txid
         self._read: tuple[int, History] | None = None
-        places = {identity(table) for table in named}
-        known = {identity(table) for table in committed.tables}
-        others = [e[1] for t, e in newest.items() if e and identity(t) not in places]
-
-        def lacks(sink: Sink) -> bool:
-            entry = newest[sink.name]
-            if not committed.tables:
-                return False  # what was committed has brought no table anything
-            if _last_txid(entry) < committed.txid:
-                return True
-            return identity(sink.name) not in known and not _agrees(
-                sink, entry, History(tuple(others))
-            )
-
+        self._donors: list[Committer] = []
+        """Of the tables that hold what was committed."""
+        self.refusals: dict[str, TxnError] = {}
+        """Table -> why it cannot have what it lacks."""
         self.generations: dict[str, Sink] = {}
         """Table -> its next generation."""
-        sinks: list[Sink] = []
-        for sink in definition.sinks:
-            if identity(sink.name) not in places:
-                continue
-            if lacks(sink):
-                sinks.append(sink)
-            elif identity(sink.name) in known and (one := _generation(sink, begin=begin)):
-                self.generations[sink.name] = one
-                newest = {**newest, one.name: one.committer.last_publication()}
-        self.sinks: tuple[Sink, ...] = (*sinks, *self.generations.values())
         self.held: dict[str, int] = {}
         """Table -> the newest txid that it holds as the others do."""
         self.first_txids: dict[str, int] = {}
         """Table that does not exist yet -> the first txid that it gets."""
         self._copies: list[Callable[[Equipment, int], None]] = []
         """Each gives one table the rows that it gets at first."""
-        self._plan_copies({identity(table) for table in copied}, newest, committed.txid)
-        self._require_history(newest, committed.txid)
-
-    def _plan_copies(self, copied: Collection[str], newest: Newest, committed: int) -> None:
-        """Decide which of the tables that have nothing yet get rows of others at first."""
+        places = {identity(table) for table in named}
+        sinks = self._late(places, committed, newest)
+        known = {identity(table) for table in committed.tables}
+        for sink in definition.sinks:
+            may_begin = identity(sink.name) in places & known and sink not in sinks
+            if may_begin and (one := _generation(sink, begin=begin)):
+                self.generations[sink.name] = one
+                newest = {**newest, one.name: one.committer.last_publication()}
+        self.sinks: tuple[Sink, ...] = (*sinks, *self.generations.values())
+        copied = {identity(table) for table in copied}
         owners = {sink.name: table for table, sink in self.generations.items()}
-        for sink in self.sinks if copied else ():
-            if newest[sink.name] is not None:
-                continue
-            table = owners.get(sink.name, sink.name)
-            if sink.name in owners and identity(table) in copied:
-                self._copy(table, sink, committed)
-                continue
-            for stored in self._definition.sinks:
-                if identity(stored.name) in copied and sink.name not in self.held:
-                    self._derive(sink, stored, committed)
-
-    def _require_history(self, newest: Newest, committed: int) -> None:
-        """Find what each table holds already, and refuse one that cannot get the rest."""
-        history = self._history(committed) if self.sinks else History(())
         for sink in self.sinks:
-            require_refillable(sink)
-            if sink.name in self.held:
-                continue
-            self.held[sink.name] = last = _held(sink, newest[sink.name], history)
-            own = self._readable(sink, history)
-            if last + 1 < own.first or not own.first:
-                if sink in self.generations.values():
-                    self._refuse_short(sink, (own.first or committed + 1) - 1)
-                may_lack = _accepts(self._definition.config, sink.name) and last == 0
-                require_history(sink.name, own, committed, may_lack=may_lack)
-            if newest[sink.name] is None:
-                self.first_txids[sink.name] = own.first
+            table = owners.get(sink.name, sink.name)
+            try:
+                if copied and newest[sink.name] is None:
+                    self._plan_copy(table, sink, copied, committed.txid)
+                self._require_history(table, sink, _publication(newest[sink.name]), committed.txid)
+            except (TopologyError, RecoveryRefusedError) as error:
+                self.refusals[table] = error
+
+    def _late(
+        self, places: Collection[str], committed: CommittedRecord, newest: Newest
+    ) -> list[Sink]:
+        """Return the named tables that are late; find those that hold what was committed."""
+        known = {identity(table) for table in committed.tables}
+        late: list[Sink] = []
+        if not known:
+            return late  # what was committed has brought no table anything
+        # Those that the leader knows come first: they show what was committed.
+        for sink in sorted(self._definition.sinks, key=lambda s: identity(s.name) not in known):
+            own = _publication(newest[sink.name])
+            others: Iterable[Publication] = ()
+            if own and identity(sink.name) not in known:
+                others = self._committed_since(own.first_txid, committed.txid)
+            attempts = self._definition.compares_attempts(sink)
+            if not is_late(own, committed.txid, others, attempts=attempts):
+                self._donors += [sink.committer] if own else []
+            elif identity(sink.name) in places:
+                late.append(sink)
+            elif own and own.last_txid >= committed.txid:
+                self.refusals[sink.name] = _not_committed(sink, own)
+        return late
+
+    def _plan_copy(self, table: str, sink: Sink, copied: Collection[str], committed: int) -> None:
+        """Decide whether a table that has nothing yet gets rows of others at first."""
+        if sink.name != table and identity(table) in copied:
+            self._copy(table, sink, committed)
+            return
+        for stored in self._definition.sinks:
+            if identity(stored.name) in copied and sink.name not in self.held:
+                self._derive(sink, stored, committed)
+
+    def _require_history(
+        self, table: str, sink: Sink, newest: Publication | None, committed: int
+    ) -> None:
+        """Find what a table holds already, and refuse one that cannot get the rest."""
+        require_refillable(sink)
+        if sink.name in self.held:
+            return
+        history = self._history(committed)
+        self.held[sink.name] = last = self._held(sink, newest, history)
+        own = self._readable(sink, history)
+        if last + 1 < own.first or not own.first:
+            if sink.name != table:
+                _refuse_short(table, (own.first or committed + 1) - 1)
+            accepted = _accepts(self._definition.config, sink.name)
+            require_history(sink.name, own, last, committed, may_lack=accepted)
+        if newest is None:
+            self.first_txids[sink.name] = own.first
+
+    def _held(self, sink: Sink, publication: Publication | None, history: History) -> int:
+        """Return the newest txid that a table holds as the others do; 0: none."""
+        if publication is None:
+            return 0
+        attempts = self._definition.compares_attempts(sink)
+        if agrees(publication, history.publications, attempts=attempts):
+            return publication.last_txid
+        if sink.committer.semantics is Semantics.OPAQUE:
+            return publication.first_txid - 1  # the replay takes its rows back
+        raise _not_committed(sink, publication)
+
+    def refuse(self) -> None:
+        """Refuse to go on if a table cannot have what it lacks.
+
+        Raises:
+            TopologyError: the rows of one depend on more than its sources.
+            RecoveryRefusedError: no log records what the txids read, or a table holds a txid of an
+                attempt that failed.
+        """
+        errors = list(self.refusals.values())
+        if errors:
+            raise type(errors[0])(" ".join(map(str, errors)), number=errors[0].number)
+
+    def look_again(self) -> None:
+        """See what the tables hold now that they are fenced: a filling beside has ended by then."""
+        for sink in self.sinks:
+            newest = _publication(sink.committer.last_publication())
+            self.held[sink.name] = self._held(sink, newest, self._history(self._committed))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,20 +223,15 @@ class LateTables:
         for copy in self._copies:
             copy(equipment, epoch)
 
-    def _refuse_short(self, generation: Sink, last: int) -> None:
-        """Refuse a generation whose history is not whole: the table has rows of all txids."""
-        table = next(t for t, sink in self.generations.items() if sink is generation)
-        raise RecoveryRefusedError(
-            f"Table '{table}' cannot be filled anew from its sources: what txids 1 to {last} read "
-            "was cleaned out of the logs of all tables, or a stream that they read is not in the "
-            "program any more. Nothing was changed. Let it begin with its own rows: txn backfill "
-            f"--table {table} --from {table}. Values that are new then begin now.",
-            number="TXN-809",
-        )
-
     def without(self, newest: Newest) -> Newest:
         """Return the newest publications of all other tables."""
         return {name: entry for name, entry in newest.items() if name not in self.names}
+
+    def without_committed(self, committed: CommittedRecord) -> CommittedRecord:
+        """Return the committed record of all other tables."""
+        left = set(map(identity, self.names))
+        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
+        return committed.model_copy(update={"tables": tables})
 
     def fill(self, equipment: Equipment, committed: int, leader: Leader) -> None:
         """Give each of them the txids that it lacks, up to `committed`.
@@ -218,10 +257,15 @@ class LateTables:
         """Read the other tables' logs, once for each committed txid."""
         if self._read is not None and self._read[0] == committed:
             return self._read[1]
-        donors = [s.committer for s in self._definition.sinks if s not in self.sinks]
-        history = read_history(donors, committed, self._definition.renamed)
+        history = read_history(self._donors, committed, self._definition.renamed)
         self._read = committed, history
         return history
+
+    def _committed_since(self, txid: int, committed: int) -> Iterator[Publication]:
+        """Yield what other tables hold from a txid up to the committed one; reads when asked."""
+        if txid <= committed:
+            renamed = self._definition.renamed
+            yield from read_history(self._donors, committed, renamed, since=txid).publications
 
 
 def _generation(sink: Sink, *, begin: bool) -> Sink | None:
@@ -233,30 +277,33 @@ def _generation(sink: Sink, *, begin: bool) -> Sink | None:
     return None if committer is None else Sink(sink.parent, committer)
 
 
-def _agrees(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> bool:
-    """True if a table's newest publication holds what was committed."""
-    opaque = sink.committer.semantics is Semantics.OPAQUE
-    return newest is None or history.agrees(newest[1], attempts=opaque)
-
-
-def _held(sink: Sink, newest: tuple[int, Publication] | None, history: History) -> int:
-    """Return the newest txid that a table holds as the others do; 0: none.
-
-    Raises:
-        RecoveryRefusedError: it holds a txid of an attempt that failed, and cannot take it back.
-    """
-    if newest is None:
-        return 0
-    publication = newest[1]
-    if _agrees(sink, newest, history):
-        return publication.last_txid
-    if sink.committer.semantics is Semantics.OPAQUE:
-        return publication.first_txid - 1  # the replay takes its rows back
+def _refuse_short(table: str, last: int) -> NoReturn:
+    """Refuse a generation whose history is not whole: the table has rows of all txids."""
     raise RecoveryRefusedError(
+        f"Table '{table}' cannot be filled anew from its sources: what txids 1 to {last} read "
+        "was cleaned out of the logs of all tables, or a stream that they read is not in the "
+        "program any more. Nothing was changed. Let it begin with its own rows: txn backfill "
+        f"--table {table} --from {table}. Values that are new then begin now.",
+        number="TXN-809",
+    )
+
+
+def _not_committed(sink: Sink, publication: Publication) -> RecoveryRefusedError:
+    """Return the refusal of a table that holds a txid of an attempt that failed."""
+    way_out = (
+        "A table that is not opaque cannot take that back. Nothing was changed. Give the table a "
+        "new path, and fill that."
+    )
+    if sink.committer.semantics is Semantics.OPAQUE:
+        way_out = (
+            f"Nothing was changed. Set TopologyConfig(backfilled_tables=({sink.name!r},)), or "
+            f"--set backfilled_tables={sink.name}: the table takes that back, and gets what was "
+            "committed."
+        )
+    return RecoveryRefusedError(
         f"Table '{sink.name}' holds txid {publication.last_txid} from attempt "
         f"{publication.attempt_id}, which failed after the table was left out: another attempt was "
-        "committed. A table that is not opaque cannot take that back. Nothing was changed. Give "
-        "the table a new path, and fill that.",
+        f"committed. {way_out}",
         number="TXN-804",
     )
 
@@ -266,5 +313,5 @@ def _accepts(config: TopologyConfig, table: str) -> bool:
     return identity(table) in {identity(name) for name in config.new_tables}
 
 
-def _last_txid(entry: tuple[int, Publication] | None) -> int:
-    return entry[1].last_txid if entry else 0
+def _publication(entry: tuple[int, Publication] | None) -> Publication | None:
+    return None if entry is None else entry[1]

@@ -19,6 +19,7 @@ from txn.engine.base.threads import Straggler, abandoned_error, run_within
 from txn.engine.changed_code import (
     describe_changes,
     list_changes,
+    program_id,
     program_of,
     record_to_keep,
 )
@@ -133,6 +134,7 @@ class Start:
         late = LateTables(
             self.definition, tables, progress.committed, newest, begin=True, copied=copied
         )
+        late.refuse()
         equipment.tables.begin_at(late.first_txids)
         self._open_spouts(equipment, progress)
         self._call_in_time(lambda: equipment.open_tables(late.sinks), _TRYING)
@@ -165,7 +167,8 @@ class Start:
         """
         tried = self._tables_to_try()
         equipment = self._equipment(self._persist_columns)
-        epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
+        program = program_id(program_of(self.definition))
+        epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped, program=program)
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.report(LeadershipWon)
@@ -228,7 +231,9 @@ class Start:
 
     def _late_tables(self, progress: Progress, newest: Newest) -> LateTables:
         named = self.definition.config.backfilled_tables
-        return LateTables(self.definition, named, progress.committed, newest)
+        late = LateTables(self.definition, named, progress.committed, newest)
+        late.refuse()
+        return late
 
     def _fit_spouts(
         self, equipment: Equipment, progress: Progress, newest: Newest
@@ -371,13 +376,10 @@ class Start:
         Args:
             newest: of all tables but those that are late.
         """
-        definition, committed = self.definition, progress.committed
-        left = set(map(identity, late.names))
-        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
-        committed = committed.model_copy(update={"tables": tables})
+        definition = self.definition
         return by_todays_names(
             definition.name,
-            committed,
+            late.without_committed(progress.committed),
             newest,
             identity,
             unborn=definition.unborn_tables(*with_rows(progress, newest)),

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from txn.dataflow.definition import Definition
 from txn.errors import (
     LeaderExistsError,
     NewerFormatError,
@@ -23,6 +24,7 @@ from txn.machine.liveness import is_alive
 from txn.operations.loading import TargetError
 from txn.operations.table_logs import recent_publications, table_log
 from txn.protocol.backend import ProgressBackend
+from txn.protocol.late_tables import is_late
 from txn.protocol.rebuild import Publications, quarantined, rebuild, replayed
 from txn.protocol.records import Progress
 from txn.protocol.stream_names import rename_in_publication
@@ -100,24 +102,30 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgr
     progress = rebuild(
         topology.name,
         definition.opaque_streams,
-        _without_late(publications, topology.settings.backfilled_tables),
+        _without_late(definition, publications),
         skipping=definition.skipping_tables,
     )
     return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
 
 
-def _without_late(publications: Publications, named: Collection[str]) -> Publications:
-    """Leave out tables that are being filled with their history, and lack committed txids."""
-    places = {identity(table) for table in named}
-    others = [
-        e[0][1].first_txid for t, e in publications.items() if e and identity(t) not in places
-    ]
-    least = max(others, default=1) - 1
-    return {
-        table: entries
-        for table, entries in publications.items()
-        if identity(table) not in places or (entries and entries[0][1].last_txid >= least)
+def _without_late(definition: Definition, publications: Publications) -> Publications:
+    """Leave out tables that may be filled with their history, and are late."""
+    places = {identity(table) for table in definition.config.backfilled_tables}
+    named = {sink.name: sink for sink in definition.sinks if identity(sink.name) in places}
+    newest = {table: entries[0][1] if entries else None for table, entries in publications.items()}
+    others = [p for t, entries in publications.items() if t not in named for _, p in entries]
+    # A table of a run lacks at most its newest publication.
+    least = max((p.first_txid for p in newest.values() if p is not None), default=1) - 1
+    late = {
+        table
+        for table, sink in named.items()
+        if table in newest
+        and (
+            newest[table] is None
+            or is_late(newest[table], least, others, attempts=definition.compares_attempts(sink))
+        )
     }
+    return {table: entries for table, entries in publications.items() if table not in late}
 
 
 def is_needed(backend: ProgressBackend, topology: Topology, recovered: RecoveredProgress) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any
 
+from txn.engine.changed_code import program_id
 from txn.machine.liveness import is_alive
 from txn.operations.quarantine import Quarantined, quarantined_in
 from txn.protocol.backend import TopologyStatus
@@ -20,11 +22,14 @@ class StandbyStatus:
     identity: StandbyIdentity
     alive: bool
     """False: it is gone, and its znode will go with its session."""
+    changes_program: bool = False
+    """True: its program, or its Python, is not that of the newest run; it takes effect when the
+    standby takes over."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return host, process id, start of the wait, and `alive`."""
+        """Return host, process id, start of the wait, `alive` and `changes_program`."""
         fields = self.identity.model_dump(mode="json", include={"host", "pid", "since"})
-        return {**fields, "alive": self.alive}
+        return {**fields, "alive": self.alive, "changes_program": self.changes_program}
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,15 @@ def status_of(status: TopologyStatus, *, served: bool = True) -> Status:
     """
     if not served:
         status = replace(status, leader=None, standbys=())
+    newest = status.progress.program and program_id(status.progress.program)
+    programs = chain(status.standby_programs, repeat(""))
     return Status(
         status,
         is_alive(status.leader),
-        tuple(StandbyStatus(standby, is_alive(standby)) for standby in status.standbys),
+        tuple(
+            StandbyStatus(one, is_alive(one), bool(program and newest and program != newest))
+            for one, program in zip(status.standbys, programs, strict=False)
+        ),
         quarantined_in(status),
     )
 

@@ -51,6 +51,8 @@ class TopologyStatus:
     """The newest notices of the newest run's spouts; None if there were none."""
     drops_requested: frozenset[int] = frozenset()
     """The quarantined txids that the topology will give up."""
+    standby_programs: tuple[str, ...] = ()
+    """The id of each standby's program, in the order of `standbys`; empty: unknown."""
 
 
 class ProgressBackend(Protocol):

@@ -66,6 +66,7 @@ class ProgressStore(Protocol):
         wait: bool = False,
         on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
         stopped: Callable[[], bool] = ...,
+        program: str = "",
     ) -> int:
         """Become the only leader. Returns the new epoch, higher than any before.
 
@@ -73,6 +74,7 @@ class ProgressStore(Protocol):
             wait: stand by until the present leader is gone, instead of raising.
             on_waiting: called with the present leader; None: the leader is unknown.
             stopped: returns True to end the wait.
+            program: the id of this process's program, shown while it waits.
 
         Raises:
             LeaderExistsError: another process leads, and `wait` is False.

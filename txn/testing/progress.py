@@ -217,6 +217,7 @@ class MemoryProgress(ProgressStore):
         on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
         at_least: int = 1,
+        program: str = "",
     ) -> int:
         """Take the leadership and the next epoch, or `at_least` if that is larger."""
         with self.nodes.changed:

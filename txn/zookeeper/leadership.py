@@ -120,8 +120,12 @@ class Leadership:
         on_waiting: Callable[[LeaderIdentity | None], None] | None,
         stopped: Callable[[], bool],
         at_least: int = 1,
+        program: str = "",
     ) -> int:
         """Take the next epoch, at least `at_least`; creates the topology's nodes if necessary.
+
+        Args:
+            program: the id of this process's program, for `txn status` while it waits.
 
         Raises:
             LeaderExistsError: another process leads, and `wait` is False.
@@ -131,7 +135,7 @@ class Leadership:
         """
         create_topology(self._connection, self._paths, self._clock() + self._timeout_secs)
         report = on_waiting or (lambda _: None)
-        announced = Announcement(self._connection, self._paths, self._token)
+        announced = Announcement(self._connection, self._paths, self._token, program)
         # The token of the leader that was reported; empty: that ZooKeeper is away; None: nothing.
         reported: str | None = None
         while not stopped():

@@ -144,6 +144,7 @@ class ZooKeeperProgress(ProgressStore):
         on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
         at_least: int = 1,
+        program: str = "",
     ) -> int:
         """Take the leadership and the next epoch; creates the topology's nodes the first time.
 
@@ -152,6 +153,7 @@ class ZooKeeperProgress(ProgressStore):
             on_waiting: called for every new leader, too; with None while ZooKeeper is silent.
             stopped: polled once a second.
             at_least: the smallest epoch to take (the tables may hold later ones).
+            program: as the contract says.
         """
         with self._exclusive():
             epoch = self._leadership.claim(
@@ -159,6 +161,7 @@ class ZooKeeperProgress(ProgressStore):
                 on_waiting=on_waiting,
                 stopped=lambda: self._stopped.is_set() or stopped(),
                 at_least=at_least,
+                program=program,
             )
             self._watch.start()
             return epoch

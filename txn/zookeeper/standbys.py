@@ -2,6 +2,9 @@
 
 These nodes decide nothing: the first multi that raises the epoch takes over. So a standby that
 cannot write its node waits all the same.
+
+A node's name ends in the id of the standby's program: a field of its record would make `txn status`
+of release 0.1.0 refuse the node, and that release reads nothing out of the name.
 """
 
 from __future__ import annotations
@@ -31,12 +34,13 @@ class Announcement:
 
     Args:
         token: names the node; unique.
+        program: the id of the standby's program; empty: unknown.
     """
 
-    def __init__(self, connection: Connection, paths: Paths, token: str) -> None:
+    def __init__(self, connection: Connection, paths: Paths, token: str, program: str = "") -> None:
         self._connection = connection
         self._paths = paths
-        self._token = token
+        self._path = paths.standby(f"{token}.{program}" if program else token)
         self._generation = 0
         self._identity: StandbyIdentity | None = None
 
@@ -47,7 +51,7 @@ class Announcement:
         if self._identity is None:
             since = datetime.now(timezone.utc).isoformat(timespec="seconds")
             self._identity = StandbyIdentity(**this_process(), since=since)
-        path = self._paths.standby(self._token)
+        path = self._path
         node = self._connection.get(path, deadline)
         generation = self._connection.generation
         if node is not None and node.owner == self._connection.session_id:
@@ -65,21 +69,22 @@ class Announcement:
         """Delete the node."""
         if self._identity is None:
             return
-        path = self._paths.standby(self._token)
-        node = self._connection.get(path, deadline)
+        node = self._connection.get(self._path, deadline)
         if node is not None:
             with contextlib.suppress(OutcomeUnknownError, RefusedError, SetupError):
-                self._connection.multi([Delete(path, node.version)], deadline)
+                self._connection.multi([Delete(self._path, node.version)], deadline)
 
 
 def read_standbys(
     connection: Connection, paths: Paths, deadline: float
-) -> tuple[StandbyIdentity, ...]:
-    """Return the standbys, the longest waiting first."""
+) -> tuple[tuple[StandbyIdentity, str], ...]:
+    """Return each standby with the id of its program, the longest waiting first."""
     names = connection.children(paths.standbys, deadline) or []
     node_paths = [paths.standby(name) for name in names]
     nodes = zip(node_paths, connection.get_each(node_paths, deadline), strict=True)
     standbys = [
-        decode(StandbyIdentity, node.data, path) for path, node in nodes if node is not None
+        (decode(StandbyIdentity, node.data, path), path.rpartition("/")[2].partition(".")[2])
+        for path, node in nodes
+        if node is not None
     ]
-    return tuple(sorted(standbys, key=lambda standby: (standby.since, standby.pid)))
+    return tuple(sorted(standbys, key=lambda standby: (standby[0].since, standby[0].pid)))

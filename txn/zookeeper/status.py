@@ -116,10 +116,11 @@ def read_topology(
         epoch.leader,
         tuple(stored.record for stored in image.quarantine.values()),
         image.requests,
-        standbys,
+        tuple(identity for identity, _ in standbys),
         incarnation.record if incarnation else None,
         notices.record if notices and is_current else None,
         image.drops,
+        tuple(program for _, program in standbys),
     )
 
 

@@ -22,8 +22,7 @@ from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesErr
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.verifying import same_table
-from committers.verifying.foreign_commits import ACCEPTED
-from txn.delta.commits import commit_path, fingerprint_of
+from txn.delta.commits import ACCEPTED, commit_path, fingerprint_of
 from txn.delta.log import TableLog
 from txn.errors import (
     CommitConflictError,

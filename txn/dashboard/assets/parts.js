@@ -38,7 +38,7 @@ export function people(one) {
   if (one.leader) told.push(h("span", {}, one.leader.alive ? "Leader " : "Leader (gone) ", h("b", {}, who(one.leader)), ` since ${one.leader.started.replace("T", " ").replace("+00:00", " UTC")}, epoch ${num(one.leader.epoch)}`));
   else if (one.last_leader) told.push(h("span", {}, "Last led by ", h("b", {}, who(one.last_leader)), `, epoch ${num(one.last_leader.epoch)}`));
   else told.push(h("span", {}, "Nobody has led it yet"));
-  if (one.standbys.length) told.push(h("span", {}, one.standbys.length > 1 ? `${one.standbys.length} standbys: ` : "Standby ", h("b", {}, one.standbys.slice(0, 3).map(who).join(", "))));
+  if (one.standbys.length) told.push(h("span", {}, one.standbys.length > 1 ? `${one.standbys.length} standbys: ` : "Standby ", h("b", {}, one.standbys.slice(0, 3).map((s) => who(s) + (s.changes_program ? " (another program)" : "")).join(", "))));
   else if (one.leader) told.push(h("span", { class: "muted" }, "No standby"));
   return h("p", { class: "people" }, told);
 }

@@ -22,11 +22,11 @@ from txn.engine.work.history import History, Step
 from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
 from txn.errors import FailedException, RecoveryRefusedError, TopologyError
-from txn.interfaces import NOTICES, Member, Publication, Staged
+from txn.interfaces import NOTICES, Committer, Member, Prepared, Publication, Staged
 from txn.interfaces.committer_capabilities import CleansUp
 from txn.protocol.ledgers import ProcessingLedger
 
-__all__ = ["Backfill", "Leader", "require_history", "require_refillable"]
+__all__ = ["Backfill", "Leader", "publish_exactly", "require_history", "require_refillable"]
 
 notices = logging.getLogger(NOTICES)
 
@@ -50,20 +50,34 @@ def require_refillable(sink: Sink) -> None:
             )
 
 
-def require_history(table: str, history: History, committed: int, *, may_lack: bool) -> None:
+def require_history(
+    table: str, history: History, held: int, committed: int, *, may_lack: bool
+) -> None:
     """Refuse a history that begins late, unless the settings accept it.
 
     Args:
+        held: the newest txid that the table holds; 0: none.
         may_lack: whether `new_tables` names the table.
 
     Raises:
         RecoveryRefusedError: naming the first txid that can be had.
     """
-    if history.first == 1 or (may_lack and history.first):
+    if history.first == 1 or (may_lack and history.first and not held):
         return
     why = "what earlier txids read was cleaned out of the logs of all tables"
     if history.unread is not None:
         why = f"earlier txids read stream '{history.unread}', which the program does not declare"
+    if held:
+        settings, first = "new_tables", history.first or committed + 1
+        if history.first:
+            settings = "backfilled_tables and in new_tables"
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txids up to {held} and would lack txids {held + 1} to "
+            f"{first - 1}: {why}. Nothing was changed. Give the table a new path in the program, "
+            f"and name that one in {settings}: it then begins with txid {first}. The rows at "
+            f"'{table}' stay as they are.",
+            number="TXN-809",
+        )
     if not history.first and history.unread is not None:
         raise RecoveryRefusedError(
             f"Table '{table}' cannot be filled with its history: {why}. Nothing was changed. Take "
@@ -83,6 +97,26 @@ def require_history(table: str, history: History, committed: int, *, may_lack: b
         f"To accept that, set TopologyConfig(new_tables=({table!r},)) as well.",
         number="TXN-809",
     )
+
+
+def publish_exactly(committer: Committer, prepared: Prepared, publication: Publication) -> None:
+    """Publish, and compare the new version with what was prepared, as a run's acker does.
+
+    Raises:
+        FailedException: the version lacks a file, or has another one.
+    """
+    published = committer.publish(prepared, publication)
+    added, found = (
+        {(f.path, f.size, f.rows) for f in files} for files in (prepared.adds, published.files)
+    )
+    if added != found and not published.skipped:
+        files = ", ".join(sorted(path for path, *_ in added ^ found))
+        raise FailedException(
+            f"Version {published.version} of table {committer.name}, with txid "
+            f"{publication.last_txid} of its history, has other files than were staged for it: "
+            f"{files}. Give the table a new path, and fill that; delete the folder if the table is "
+            "a next generation."
+        )
 
 
 @dataclass(frozen=True)
@@ -158,7 +192,7 @@ class Backfill:
             publication = table_publication(self._publication(step), staged)
             prepared = committer.prepare(staged, publication)
             self._leader.assert_leading()
-            committer.publish(prepared, publication)
+            publish_exactly(committer, prepared, publication)
         reached("backfilled", attempts[-1])
         if isinstance(committer, CleansUp):
             for attempt in attempts:

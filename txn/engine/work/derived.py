@@ -13,6 +13,7 @@ from txn.dataflow.evaluation import Evaluation, Rows, consumers
 from txn.dataflow.expectations import Expectation, SetAside
 from txn.dataflow.graph import Node, Sink, Transform, takes_attempt
 from txn.engine.base.attempt import table_publication
+from txn.engine.work.backfill import publish_exactly
 from txn.engine.work.staging import Stager
 from txn.errors import TopologyError
 from txn.interfaces import NOTICES, Publication
@@ -56,7 +57,7 @@ class StoredStream:
         last = self.publication.last_txid
         alone = {"epoch": epoch, "first_txid": last, "members": ()}
         own = table_publication(self.publication.model_copy(update=alone), staged)
-        committer.publish(committer.prepare(staged, own), own)
+        publish_exactly(committer, committer.prepare(staged, own), own)
 
 
 def require_derivable(sink: Sink, stored: Sink) -> None:

@@ -67,21 +67,6 @@ class History:
         later = tuple(one for one in self.publications if one.first_txid > last)
         return History(later, unread)
 
-    def agrees(self, publication: Publication, *, attempts: bool) -> bool:
-        """True if another table's publication holds its txids as they were committed.
-
-        Args:
-            attempts: compare attempts; False: all attempts of a txid are alike, unless it was
-                committed empty.
-        """
-
-        def of(one: Publication, member: Member) -> tuple[int, bool]:
-            return (member.attempt_id if attempts else 0, one.quarantined is not None)
-
-        committed = {m.txid: of(one, m) for one in self.publications for m in one.txids}
-        held = {member.txid: of(publication, member) for member in publication.txids}
-        return all(committed.get(txid, own) == own for txid, own in held.items())
-
     def steps(self, after: int, most: int) -> Iterator[Step]:
         """Yield every txid above `after`, ordinary ones in groups.
 
@@ -119,23 +104,33 @@ def _moved(publication: Publication, member: Member) -> dict[str, Any]:
 
 
 def read_history(
-    donors: Iterable[Committer], committed: int, renamed: Mapping[str, str] = MappingProxyType({})
+    donors: Iterable[Committer],
+    committed: int,
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    *,
+    since: int = 1,
 ) -> History:
     """Return the longest history that a table records without a gap up to `committed`.
 
     Args:
         donors: committers of tables that hold `committed`.
         renamed: former name of a stream -> its name in the program.
+        since: the oldest txid that is needed.
     """
-    histories = [History(_unbroken(committer, committed, renamed)) for committer in donors]
-    whole = [history for history in histories if history.publications]
-    return min(whole, key=lambda history: history.first, default=History(()))
+    longest = History(())
+    for committer in donors:
+        history = History(_unbroken(committer, committed, renamed, since))
+        if history.first and (not longest.first or history.first < longest.first):
+            longest = history
+        if 0 < longest.first <= since:
+            break  # reading a log takes as long as it has versions
+    return longest
 
 
 def _unbroken(
-    committer: Committer, committed: int, renamed: Mapping[str, str]
+    committer: Committer, committed: int, renamed: Mapping[str, str], since: int
 ) -> tuple[Publication, ...]:
-    """Return the publications that stand, oldest first, back to the first gap."""
+    """Return the publications that stand, oldest first, back to `since` or to the first gap."""
     storage = Storage(committer.name, committer.storage_options)
     if isinstance(committer, KeepsOwnLog):
         entries = committer.publications()
@@ -156,6 +151,8 @@ def _unbroken(
             break
         standing.append(rename_in_publication(renamed, kept))
         below = kept.first_txid
+        if below <= since:
+            break
     return tuple(reversed(standing))
 
 

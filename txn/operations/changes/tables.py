@@ -149,8 +149,10 @@ class _DeltaTable:
         storage = Storage(committer.name, committer.storage_options)
         self._table = load_own(storage) if is_there(storage) else None
         self._log = TableLog(storage, self._table)
+        self._foreign: list[Commit] = []
+        """The versions by others since the topology's newest one that wrote metadata."""
         self._culprit: Commit | None = None
-        """The newest version by others that changed the definition."""
+        """The newest one of them that changed what describes the table."""
         if self._table is None:
             refuse_foreign_folder(storage.entries(), self._name)
 
@@ -167,11 +169,16 @@ class _DeltaTable:
     def _newest(self, table: DeltaTable) -> tuple[int, Publication] | None:
         from txn.delta.commits import txid_app
 
+        own: Commit | None = None
         for commit in self._log.backwards(table.version()):
             if commit.is_ours:
-                return commit.last_publication
-            if self._culprit is None and commit.metadata_change:
-                self._culprit = commit
+                own = commit
+                break
+            if commit.metadata_change:
+                self._foreign.insert(0, commit)
+        self._culprit = self._log.foreign_definition(own, self._foreign)
+        if own is not None:
+            return own.last_publication
         txid = table.transaction_version(txid_app(self._topology))
         return None if txid is None else (table.version(), Publication.lost(self._topology, txid))
 
@@ -203,7 +210,8 @@ class _DeltaTable:
             if generation is not None:
                 changes = (*changes, _replacing(generation, name, shape))
         except TableRefusedError as error:
-            return replace(comparison, newest=None, refusal=with_culprit(error, self._culprit))
+            newest = self._foreign[-1] if self._foreign else None
+            return replace(comparison, newest=None, refusal=with_culprit(error, newest))
         rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
         stored = definition.configuration.get("txn.semantics")
         comparison = replace(

@@ -13,7 +13,6 @@ from txn.dataflow.definition import Definition
 from txn.embedded.service import running_server
 from txn.errors import ProgressUnavailableError, RecoveryRefusedError, SetupError
 from txn.machine.liveness import is_alive
-from txn.operations.changes.backfills import backfills, tables_to_fill, without
 from txn.operations.changes.progress import (
     ProgressComparison,
     as_refused,
@@ -25,6 +24,7 @@ from txn.protocol.records import Progress
 from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
 
 if TYPE_CHECKING:
+    from txn.engine.late_tables import LateTables
     from txn.topology import Topology
 
 __all__ = ["PlannedChange", "TopologyChanges", "compare_topology"]
@@ -126,6 +126,8 @@ def _compared(
     backend: ProgressBackend | None,
     columns: Mapping[str, Columns | None] | None,
 ) -> TopologyChanges:
+    from txn.engine.late_tables import LateTables
+
     definition = topology.definition
     # Read before the tables: a leader that commits meanwhile brings only the tables further.
     progress, leader = (None, None) if backend is None else _progress(definition.name, backend)
@@ -137,21 +139,30 @@ def _compared(
         return TopologyChanges(committed=None if progress is None else 0, is_new=True)
     newest = rename_in_newest(renamed, {table.name: table.newest for table in tables})
     known = progress or progress_in_tables(newest)
-    filling = tables_to_fill(definition, known.committed.txid, newest)
-    left = {sink.name for sink in filling}
+    late = LateTables(definition, definition.config.backfilled_tables, known.committed, newest)
     comparison = ProgressComparison(
         definition,
-        without(filling, known),
-        {table: entry for table, entry in newest.items() if table not in left},
+        known.model_copy(update={"committed": late.without_committed(known.committed)}),
+        late.without(newest),
         [t.name for t in tables if not t.is_readable or (t.refusal and not t.changes)],
-        {t.name: t.table_id for t in tables if t.table_id is not None and t.name not in left},
+        {t.name: t.table_id for t in tables if t.table_id and t.name not in late.names},
     )
     changes += comparison.tables()
-    if filling:
-        changes += backfills(definition, filling, known.committed.txid, newest)
+    changes += _backfills(late, known.committed.txid)
     if progress is None:
         return TopologyChanges((*_of_tables(tables, None), *_planned(changes, None)))
     return _with_progress(comparison, tables, changes, leader)
+
+
+def _backfills(late: LateTables, committed: int) -> Iterator[Change]:
+    """Yield the txids that each table gets, or why it cannot have them."""
+    for table, held in late.held.items():
+        if table not in late.refusals:
+            first = late.first_txids.get(table, held + 1)
+            what = f"it lacks txids {first} to {committed}: what they read is read anew for it"
+            yield Change(table, what, Verdict.REBUILD)
+    for table, error in late.refusals.items():
+        yield as_refused(table, error, Verdict.CHOICE)
 
 
 def _renamed(definition: Definition, progress: Progress) -> list[Change]:
