@@ -56,6 +56,7 @@ class LateTables:
         copied: Collection[str] = (),
     ) -> None:
         self._definition = definition
+        self._committed = committed.txid
         self._read: tuple[int, History] | None = None
         places = {identity(table) for table in named}
         known = {identity(table) for table in committed.tables}
@@ -120,6 +121,12 @@ class LateTables:
                 require_history(sink.name, own, committed, may_lack=may_lack)
             if newest[sink.name] is None:
                 self.first_txids[sink.name] = own.first
+
+    def look_again(self) -> None:
+        """See what the tables hold now that they are fenced: a filling beside has ended by then."""
+        for sink in self.sinks:
+            history = self._history(self._committed)
+            self.held[sink.name] = _held(sink, sink.committer.last_publication(), history)
 
     @property
     def names(self) -> tuple[str, ...]:
