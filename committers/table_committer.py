@@ -205,6 +205,10 @@ class TableCommitter(Committer):
         spec, changes = self._spec_now, self._pending
         if spec is None or changes is None:
             return None
+        if (other := self._next) is not None:
+            # Its own columns may have been unknown, or doubted, when it was to be opened.
+            assert self._users is not None
+            other.open(self._users, other._opened, self._known_staged_schema())
         rebuilds = self._next is not None or any(c.verdict is Verdict.REBUILD for c in changes)
         self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
         generation = self._new_generation(spec, committed) if rebuilds else None
