@@ -157,9 +157,6 @@ class OpenTable(Committer):
             changes = self._log.open(spec, context.epoch, self._policy())
         if changes and self._generation_of:
             self._refuse_generation(clauses(changes))
-        if self._next is not None and self._next._spec_now is None:
-            # If columns come with the first batch, nobody has compared it with the program yet.
-            self._next.open(spark, self._next._opened, schema)
         self._pending = changes if changes or self._next else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
@@ -197,6 +194,10 @@ class OpenTable(Committer):
         spec, changes = self._spec_now, self._pending
         if spec is None or changes is None:
             return None
+        if (other := self._next) is not None:
+            # Its own columns may have been unknown, or doubted, when it was to be opened.
+            assert self._users is not None
+            other.open(self._users, other._opened, self._known_staged_schema())
         rebuilds = self._next is not None or any(c.verdict is Verdict.REBUILD for c in changes)
         self._refuse_unfinished(committed, spec, rebuilds=rebuilds)
         generation = self._new_generation(spec, committed) if rebuilds else None
@@ -412,6 +413,13 @@ class OpenTable(Committer):
                 f"Table {self.name} is used before it was opened.", number="TXN-116"
             )
         return self._context
+
+    def _known_staged_schema(self) -> StructType:
+        if self._staged_schema is None:
+            raise TopologyError(
+                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
+            )
+        return self._staged_schema
 
     def _logged_schema(self) -> st.StructType:
         """Columns of the table, bookkeeping included, as recorded in its log.

@@ -101,13 +101,6 @@ class TableCommitter(OpenTable):
     def _table_schema(self) -> StructType:
         """Columns of the table, bookkeeping included, derived from `_staged_schema`."""
 
-    def _known_staged_schema(self) -> StructType:
-        if self._staged_schema is None:
-            raise TopologyError(
-                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
-            )
-        return self._staged_schema
-
     def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         """The rows to stage, with the txid."""
         schema = self._known_staged_schema()

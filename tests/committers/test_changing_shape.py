@@ -350,6 +350,27 @@ def test_the_files_of_a_rebuild_stay_for_its_readers(world: World) -> None:
         assert table.to_pyarrow_table().to_pylist() == [{"v": 1, name: "a", "txid": 1}]
 
 
+def test_a_generation_is_compared_before_it_takes_the_tables_place(world: World) -> None:
+    """A next generation that another program has filled is refused also if the columns of the
+    stream were not known yet when it was attached.
+    """
+    world.start(world.state())
+    world.commit(FIRST)
+    batch = world.driver.frame(FIRST, ROWS)
+    other = world.committer.generation(begin=True)
+    context = CommitterContext("tests", 1)
+    other.open(world.driver.spark, context, other.partials(batch).schema)
+    world.driver.commit(other, batch, 1)
+    committer: Any = world.state(values={"n": Count(), "s": Sum("v"), "most": Max("v")})
+    context = CommitterContext("tests", 2, first_txid=2)
+    committer.open(world.driver.spark, context, None)
+    committer.generation(begin=False)
+    committer.open(world.driver.spark, context, committer.partials(batch).schema)
+    committer.fence()
+    with pytest.raises(TableRefusedError, match="next generation of table .* 'most' is new"):
+        committer.change_shape(1)
+
+
 def test_a_key_that_goes_away_merges_its_rows(world: World) -> None:
     """Rows that differ only in a key that the program no longer has become one."""
     world.start(world.state(["k", "c"]))

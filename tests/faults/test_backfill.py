@@ -19,10 +19,12 @@ from tests.faults.support import CrashedError, clean_logs, crash_at, observing, 
 from tests.faults.test_recover import Poisonable, records
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
+from txn.engine.work.tables import Tables
 from txn.errors import FailedException, RecoveryRefusedError, TopologyError
 from txn.interfaces import Published, SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.operations.recover import read_tables, write
+from txn.protocol.recovery import Newest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -257,6 +259,26 @@ def test_a_table_that_is_put_back_loses_what_a_dead_attempt_left_in_it(
         return
     assert told[0].startswith(f"it lacks txids {newest + 1} to ")
     world.run({"p1": 5}, tables, backfilled_tables=late, max_group_commit=1)
+    assert world.rows("late_rows") == world.rows("rows")
+
+
+def test_a_leader_takes_over_from_a_filling_that_still_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader fills a table from where a filling beside it has come when the table is fenced, not
+    from where it was when the leader has read it first.
+    """
+    tables, late = ("rows", "totals", "late_rows"), ("late_rows",)
+    world.run({"p1": 4})
+    program = world.topology({"p1": 4}, tables)
+    fence = Tables.fence
+
+    def fill_and_fence(opened: Tables) -> Newest:
+        program.backfill(world.spark, [str(world.folder / "late_rows")], zookeeper=world.hosts)
+        return fence(opened)
+
+    monkeypatch.setattr(Tables, "fence", fill_and_fence)
+    world.run({"p1": 5}, tables, backfilled_tables=late)
     assert world.rows("late_rows") == world.rows("rows")
 
 

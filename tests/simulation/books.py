@@ -111,9 +111,11 @@ class Books:
         )
 
     def is_stale(self, name: str, release: int) -> bool:
-        """Whether another program has filled a next generation."""
-        others = self.ledgers[name].releases - {release} if name in self.ledgers else ()
-        return bool(others) or not self.has_shape(name, release)
+        """Whether a program that needs another shape has filled a next generation."""
+        releases = self.ledgers[name].releases if name in self.ledgers else ()
+        own = shape_of(self._world, name, release)
+        others = any(shape_of(self._world, name, other) != own for other in releases)
+        return others or not self.has_shape(name, release)
 
     def vanishes(self, table: Table) -> None:
         """The log of a next generation is deleted."""
@@ -123,8 +125,10 @@ class Books:
 
     def _is_late(self, name: str) -> bool:
         """Whether the committed txids are not all in a table yet, which may be right."""
-        may = self._world.plan.kind(name).since or owner_of(name) != name
-        return bool(may) and name not in self.versions
+        plan = self._world.plan
+        may = plan.kind(name).since or owner_of(name) != name
+        refilled = plan.release is not None and name in plan.release.refilled
+        return bool(may or refilled) and name not in self.versions
 
     def _count(self, what: str) -> None:
         self._world.counts[what] += 1

@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 import committers.publishing.append
 from committers.publishing.append import commit_actions, commit_text
 from committers.publishing.files import ActiveFile, active_files
+from tests.simulation.kernel import Crash
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
 from txn.delta.commits import LAST_CHECKPOINT, Commit, commit_path, parse_commit
@@ -343,6 +344,15 @@ def _append(
                 table.garbled.add(version)
         world.books.append_arrived(table, version, process, done=done)
 
+    if commit.publication is not None and world.dies_before(table, process):
+        raise Crash
+    if world.is_release_due and commit.publication is not None and not process.release:
+        # It dies with that under way, which lands while the next program changes tables.
+        world.is_release_due = False
+        world.note("append late", process)
+        kernel.at(kernel.now + random.uniform(0.05, 0.6), arrive)
+        kernel.kill(process)
+        raise Crash
     fault = faults.first("append refused", "append answer lost", "append late")
     if fault is None and table.name != "t0":
         # Above all where the table before it has the txid.

@@ -349,10 +349,14 @@ def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, mo
 _fill = Backfill.run
 
 
-def _change_first(self: Any, equipment: Any, epoch: int, progress: Any, *more: Any) -> Any:
+def _change_first(
+    self: Any, equipment: Any, epoch: int, progress: Any, misfit: Any, late: Any
+) -> Any:
     equipment.tables.advance(progress.committed.txid, progress.committed.tables)
-    equipment.change_shapes({}, equipment.tables.all)
-    return _recover(self, equipment, epoch, progress, *more)
+    left = {*late.names, *late.generations}
+    whole = [sink for sink in equipment.tables.all if sink.name not in left]
+    equipment.change_shapes({}, whole)
+    return _recover(self, equipment, epoch, progress, misfit, late)
 
 
 _recover = Start._recover

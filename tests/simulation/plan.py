@@ -91,7 +91,8 @@ class Release:
     at: float
     """When the first process starts that has it."""
     how: str
-    """How it gets its turn: `stop`, `kill` or `pause` the leader, or wait `beside` it."""
+    """How it gets its turn: `stop`, `kill` or `pause` the leader, kill it with an `append` under
+    way, or wait `beside` it."""
     extended: frozenset[str]
     """Tables that get a column."""
     rebuilt: frozenset[str]
@@ -213,7 +214,7 @@ def with_release(plan: Plan, random: Random) -> Plan:
     some = random.uniform(0.2, 1)
     release = Release(
         at=random.uniform(0.1, plan.calm_at),
-        how=random.choice(("stop", "kill", "pause", "beside")),
+        how=random.choice(("stop", "kill", "pause", "append", "append", "beside")),
         extended=frozenset(name for name in plan.tables if random.random() < some),
         rebuilt=frozenset(name for name in plan.tables if random.random() < some / 2),
         fills=fills,

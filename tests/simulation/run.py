@@ -348,6 +348,9 @@ class Run:
         release = self.plan.release
         assert release is not None
         self.world.trace(f"RELEASE {release}")
+        if release.how == "append":
+            self.world.is_release_due = self.world.faults.on
+            return
         for process in [one for one in self.alive.values() if not one.dead]:
             if release.how == "stop":
                 self._stop(process)

@@ -84,6 +84,8 @@ class World:
     poisoned: dict[tuple[int, str], float] = field(default_factory=dict)
     """(txid, station) -> until when it fails there."""
     store_away_until: float = 0.0
+    is_release_due: bool = False
+    """Whether the leader dies with its next append under way, so that the next program begins."""
     _names: int = 0
 
     # --- small things ------------------------------------------------------------------------
@@ -175,10 +177,8 @@ class World:
             # A thread that gets no time for a while.
             self.kernel.sleep(self.random.uniform(0, 0.1))
         # Of all places the worst, above all where a table may hold an earlier attempt.
-        unnamed = point == "after-publish" and self.books.is_late_unnamed()
-        worst = (point in WORST or unnamed) and "crash" in self.faults.rates
-        likely = 0.3 if attempt.attempt_id or unnamed else 0.03
-        if worst and self.random.random() < likely:
+        worst = point in WORST and "crash" in self.faults.rates
+        if worst and self.random.random() < (0.3 if attempt.attempt_id else 0.03):
             process = self.kernel.alive().process
             self.faults.counts["crash"] += 1
             self.note("crash", process)
@@ -208,6 +208,20 @@ class World:
             del self.tables[table].blobs[path]
             del self.doomed[table, path]
             self.trace(f"FAULT {table}/{path} is gone")
+
+    def dies_before(self, table: Table, process: Process) -> bool:
+        """Whether a process dies before it appends a txid that the late table may hold by then.
+
+        COMMITTED does not name that one yet, so the former program may commit another attempt.
+        """
+        if not (self.faults.on and process.release and "crash" in self.faults.rates):
+            return False
+        if table.name == "late" or not self.books.is_late_unnamed() or self.random.random() > 0.25:
+            return False
+        self.faults.counts["crash"] += 1
+        self.note("crash", process)
+        self.kernel.kill(process)
+        return True
 
     def hesitate(self) -> None:
         """An append is about to be sent: the moment for a zombie."""

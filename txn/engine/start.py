@@ -277,6 +277,7 @@ class Start:
         """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
         publications = late.without(self._fence_tables(equipment))
+        late.look_again()
         if misfit is not None:
             if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
