@@ -22,6 +22,7 @@ from txn.engine.changed_code import (
     program_of,
     record_to_keep,
 )
+from txn.engine.durable_checks import require_streams, todays_tables, without_tables
 from txn.engine.late_tables import LateTables
 from txn.engine.loop.ending_errors import not_started
 from txn.engine.loop.equipment import Equipment
@@ -43,18 +44,15 @@ from txn.protocol.records import (
 from txn.protocol.recovery import (
     Newest,
     Recovered,
-    check_streams,
     newest_metadata,
     reconcile,
     require_tables,
-    with_rows,
 )
 from txn.protocol.store import ProgressStore
 from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
-from txn.protocol.table_names import by_todays_names, recorded_ids
+from txn.protocol.table_names import recorded_ids
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
-from txn.storage.locations import identity
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class Start:
         """Make the checks that follow `lead`, and warm up. Neither leads nor writes."""
         self._tables_to_try()
         progress = self._by_present_streams(self.store.peek())
-        self._check_streams(progress)
+        require_streams(self.definition, progress)
         equipment = self._equipment(lambda *_: None)
         try:
             newest = self._attach_tables(equipment, CommitterContext(self.definition.name, 0))
@@ -126,7 +124,7 @@ class Start:
             TxnError: the refusal; what the tables have got by then stays.
         """
         progress = self._by_present_streams(self.store.peek())
-        self._check_streams(progress)
+        require_streams(self.definition, progress)
         equipment = self._equipment(lambda *_: None)
         self.resources.callback(self._close, equipment)
         newest = self._attach_tables(equipment, self._context(epoch, life, progress))
@@ -243,7 +241,7 @@ class Start:
             The progress; and the error of open batches that do not fit and are left out, or None.
         """
         try:
-            self._check_streams(progress)
+            require_streams(self.definition, progress)
             self._open_spouts(equipment, progress)
         except TopologyError as error:
             begun = progress.committed.txid or any(newest.values()) or not progress.batches
@@ -371,20 +369,14 @@ class Start:
         Args:
             newest: of all tables but those that are late.
         """
-        definition, committed = self.definition, progress.committed
-        left = set(map(identity, late.names))
-        tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
-        committed = committed.model_copy(update={"tables": tables})
-        return by_todays_names(
-            definition.name,
-            committed,
+        others, config = without_tables(progress, late.names), self.definition.config
+        return todays_tables(
+            self.definition,
+            others,
             newest,
-            identity,
-            unborn=definition.unborn_tables(*with_rows(progress, newest)),
-            new=definition.config.new_tables,
-            dropped=definition.config.dropped_tables,
-            ids=ids,
-            recorded=recorded_ids(progress),
+            ids,
+            new=config.new_tables,
+            dropped=config.dropped_tables,
         )
 
     def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
@@ -415,16 +407,6 @@ class Start:
             for committer in committers
             if committer.lies_in_folder
         ]
-
-    def _check_streams(self, progress: Progress) -> None:
-        definition = self.definition
-        check_streams(
-            definition.name,
-            definition.streams,
-            definition.opaque_streams,
-            progress,
-            definition.config.dropped_streams,
-        )
 
     def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)
