@@ -114,14 +114,14 @@ def product(sparks: Sequence[str], pythons: Sequence[str], javas: Sequence[int])
 def find_pythons() -> dict[str, Path]:
     """Return the Pythons of this machine: a version -> the program."""
     folders = sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    found: dict[str, Path] = {}
+    pythons: dict[str, Path] = {}
     for version in PYTHONS:
         names = [shutil.which(f"python{version}"), *(f / f"python{version}" for f in folders)]
         programs = [Path(name) for name in names if name and Path(name).exists()]
         program = next(filter(_runs, programs), None)
         if program is not None:
-            found[version] = program
-    return found
+            pythons[version] = program
+    return pythons
 
 
 def _runs(program: Path) -> bool:
@@ -132,13 +132,13 @@ def _runs(program: Path) -> bool:
 def find_javas(homes: Iterable[Path]) -> dict[int, Path]:
     """Return the Javas of these folders and of this machine: a major version -> its home."""
     named = [Path(os.environ["JAVA_HOME"])] if "JAVA_HOME" in os.environ else []
-    found: dict[int, Path] = {}
+    javas: dict[int, Path] = {}
     for home in (*homes, *named, *sorted(Path("/usr/lib/jvm").glob("*"))):
         release = home / "release"
         match = _JAVA_VERSION.search(release.read_text()) if release.exists() else None
         if match and (home / "bin" / "java").exists():
-            found.setdefault(int(match[1]), home)
-    return {major: found[major] for major in JAVAS if major in found}
+            javas.setdefault(int(match[1]), home)
+    return {major: javas[major] for major in JAVAS if major in javas}
 
 
 def missing(pythons: Mapping[str, Path], javas: Mapping[int, Path]) -> str:

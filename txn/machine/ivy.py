@@ -115,23 +115,23 @@ def _resolve(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
 def _module(request: Request) -> str:
     root = Element("ivy-module", {"version": "2.0", "xmlns:m": _EXTRA})
     SubElement(root, "info", organisation="txn", module="jars")
-    wanted = SubElement(root, "dependencies")
+    modules = SubElement(root, "dependencies")
     for coordinates in request.modules:
         group, artifact, version, *classifier = coordinates.split(":")
         names = {"org": group, "name": artifact, "rev": version, "conf": "default->default"}
         transitive = str(not classifier).lower()
-        dependency = SubElement(wanted, "dependency", names, transitive=transitive)
+        dependency = SubElement(modules, "dependency", names, transitive=transitive)
         for kind in classifier:
             jar = {"name": artifact, "type": "jar", "ext": "jar", "m:classifier": kind}
             SubElement(dependency, "artifact", jar)
     for group in request.without_groups:
         pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need another jar
-        SubElement(wanted, "exclude", org=pattern, matcher="regexp")
+        SubElement(modules, "exclude", org=pattern, matcher="regexp")
     for name in request.without_artifacts:
-        SubElement(wanted, "exclude", module=name)
+        SubElement(modules, "exclude", module=name)
     for name, version in request.instead.items():
         group, artifact = name.split(":")
-        SubElement(wanted, "override", org=group, module=artifact, matcher="exact", rev=version)
+        SubElement(modules, "override", org=group, module=artifact, matcher="exact", rev=version)
     return tostring(root, "unicode")
 
 

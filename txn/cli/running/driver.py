@@ -96,10 +96,9 @@ def drive(
             if standby:
                 _stand_by(topology.name, running, observer, received)
             if running.leads:
-                now = running.status()
-                observer.started(
-                    RunInfo(topology.name, now.epoch, zookeeper, str(until), now.committed_txid)
-                )
+                status = running.status()
+                txid = status.committed_txid
+                observer.started(RunInfo(topology.name, status.epoch, zookeeper, str(until), txid))
             return _watch(running, observer, notes, received, Idleness(topology))
 
 
@@ -112,10 +111,10 @@ def _stand_by(
     """Report the leader that a standby waits for, until it leads or has ended."""
     reported = None
     while running.is_active and not running.leads and not received:
-        now = running.standby
-        if now is not None and now != reported:
-            observer.standing_by(name, now)
-            reported = now
+        standby = running.standby
+        if standby is not None and standby != reported:
+            observer.standing_by(name, standby)
+            reported = standby
         time.sleep(_POLL_SECS)
 
 
