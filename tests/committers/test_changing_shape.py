@@ -677,23 +677,22 @@ def test_a_change_by_somebody_else_is_not_taken_for_the_programs(world: World) -
         world.start(AppendTable(world.path))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_properties_by_somebody_else_are_carried_over(world: World, layout: str) -> None:
+def test_properties_by_somebody_else_are_carried_over(world: World) -> None:
     """What ALTER TABLE has set or noted at a table stays in its changed shapes, while a property of
     the topology's that it has changed is refused by name.
     """
     table = f"delta.`{world.path}`"
-    world.start(world.state(layout=layout))
+    world.start(world.state())
     world.commit(FIRST)
     world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'sales')")
     retention = "'delta.logRetentionDuration' = 'interval 9 days'"
     world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({retention})")
     world.driver.spark.sql(f"ALTER TABLE {table} ALTER COLUMN s COMMENT 'of all'")
     values = {"n": Count(), "s": Sum("v"), "most": Max("v")}
-    assert world.start(world.state(values=values, layout=layout)) == ("value 'most' is new",)
+    assert world.start(world.state(values=values)) == ("value 'most' is new",)
     world.commit(SECOND)
     world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('steward' = 'ann')")
-    world.start(world.state(values=values, layout=layout, buckets=3), rebuilt=True)
+    world.start(world.state(values=values, buckets=3), rebuilt=True)
     stored = DeltaTable(str(world.path))
     kept = {"team": "sales", "delta.logRetentionDuration": "interval 9 days", "steward": "ann"}
     assert kept.items() <= stored.metadata().configuration.items()
@@ -710,7 +709,7 @@ def test_properties_by_somebody_else_are_carried_over(world: World, layout: str)
     world.driver.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'none')")
     culprit = f"It was changed in version {stored.version() + 2} "
     with pytest.raises(TableRefusedError, match=rf"from 7 to 3\. {culprit}"):
-        world.start(world.state(values=values, layout=layout, buckets=3), rebuilt=True)
+        world.start(world.state(values=values, buckets=3), rebuilt=True)
 
 
 def test_an_older_release_refuses_a_changed_table(world: World) -> None:

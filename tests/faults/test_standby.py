@@ -240,7 +240,7 @@ def test_a_standby_with_a_changed_program_changes_the_tables(
     killed. The former program is refused by name from then on: at its start, and if it has waited
     since before the change, when it would lead.
     """
-    make_records(tmp_path, 80)
+    make_records(tmp_path, 20)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, until="forever", config=PACE)
     programs = {"module": "tests.faults.programs"}
     leader = start(spec, machine="0", **programs)
@@ -264,8 +264,6 @@ def test_a_standby_with_a_changed_program_changes_the_tables(
     late = start(spec, "--standby", machine="3", **programs)
     assert late.wait() == 1
     assert (refusal in late.errors, late.events("standby")) == (True, [])
-    (told,) = json.loads(status(tmp_path, server.hosts, "--json"))["standbys"]
-    assert (told["pid"], told["changes_program"]) == (former.pid, True)
     os.kill(newer.pid, signal.SIGKILL)
     assert former.wait() == 1
     assert (refusal in former.errors, former.events("started")) == (True, [])
