@@ -276,7 +276,9 @@ class SimDeltaTable:
 
         def landed() -> None:
             own_id = uri if table.owner is None else f"{uri} {world.new_id()}"
-            metadata = Metadata(own_id, dict(options["configuration"]), list(options["partition_by"]))
+            metadata = Metadata(
+                own_id, dict(options["configuration"]), list(options["partition_by"])
+            )
             table.defined(0, schema, metadata)
 
         if not _append(world, table, 0, text, landed):

@@ -68,7 +68,9 @@ class LateTables:
                 return False  # what was committed has brought no table anything
             if _last_txid(entry) < committed.txid:
                 return True
-            return identity(sink.name) not in known and not _agrees(sink, entry, History(tuple(others)))
+            return identity(sink.name) not in known and not _agrees(
+                sink, entry, History(tuple(others))
+            )
 
         self.generations: dict[str, Sink] = {}
         """Table -> its next generation."""
