@@ -33,7 +33,6 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
 from txn.engine.loop.attempt_failures import AttemptFailures
 from txn.engine.loop.in_flight import LiveAttempts
-from txn.engine.start import Start
 from txn.engine.work.backfill import Backfill
 from txn.engine.work.commit import CommitTurn
 from txn.engine.work.history import History
@@ -349,19 +348,6 @@ def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, mo
 _fill = Backfill.run
 
 
-def _change_first(
-    self: Any, equipment: Any, epoch: int, progress: Any, misfit: Any, late: Any
-) -> Any:
-    equipment.tables.advance(progress.committed.txid, progress.committed.tables)
-    left = {*late.names, *late.generations}
-    whole = [sink for sink in equipment.tables.all if sink.name not in left]
-    equipment.change_shapes({}, whole)
-    return _recover(self, equipment, epoch, progress, misfit, late)
-
-
-_recover = Start._recover
-
-
 def _allowed_only(self: Any, compare: Any) -> Any:
     return tuple(change for change in compare() if change.allowed)
 
@@ -517,17 +503,9 @@ MUTANTS: dict[str, Mutant] = {
         "A late table does not get the newest committed txid.",
         ((Backfill, "run", _fill_up_to_the_last),),
     ),
-    "change-before-fence": Mutant(
-        "Tables are changed before they are fenced.",
-        ((Start, "_recover", _change_first),),
-    ),
     "parts-unread-late": Mutant(
         "A late table takes what was read, whether or not that is all that was planned.",
         ((Backfill, "_require_read", lambda *_: None),),
-    ),
-    "dead-attempt-kept": Mutant(
-        "A late table keeps what a dead attempt left in it.",
-        ((txn.engine.late_tables, "_agrees", lambda *_: True),),
     ),
     "empty-history": Mutant(
         "A late table is taken to have no history.",

@@ -229,6 +229,8 @@ def with_release(plan: Plan, random: Random) -> Plan:
         is_stale, fills = random.random() < 0.3, release.fills + random.choice((1, 2, 3))
         release = replace(release, refilled=refilled, is_stale=is_stale, fills=fills)
         rates.pop("log cleaned", None)
+    if "late" in tables and plan.config.ackers and random.random() < 0.35:
+        rates["part not read"] = 0.15
     return replace(plan, tables=tables, rates=rates, release=release)
 
 
