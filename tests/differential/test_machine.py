@@ -86,8 +86,9 @@ def test_every_change_is_drawn() -> None:
         f"{what}_{name}" for what in ("add", "drop", "rename") for name in ("value", "column")
     }
     expected = shapes | {"rename_key", "drop_key", "add_table", "drop_table", "restore_table"}
+    expected |= {"widen", "rename_stream", "refill: beside", "refill: copied"}
     expected |= {f"add_table: {how}" for how in ("run", "beside", "new")}
-    reshaped = ("layout", "buckets", "semantics", "keys", "remove_where")
+    reshaped = ("aggregates", "layout", "buckets", "semantics", "keys", "remove_where")
     expected |= {f"{name} of reshape" for name in reshaped}
     expected |= {"None", "between-publications", "shape-staged", "shape-changed", "backfilled"}
     assert {name: found[name] for name in expected if not found[name]} == {}
@@ -124,6 +125,39 @@ def test_a_program_changes_as_it_says() -> None:
         {"key": None, "total": 3, "n": None},
     ]
     assert [row["txid"] for row in found["t2"].rows] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("layout", "counted"), [("upsert", None), ("log", 0)])
+@pytest.mark.parametrize("refilled", [False, True])
+def test_a_table_changes_several_times_at_once(
+    layout: str, counted: int | None, refilled: bool
+) -> None:
+    """Names and values of a table change together, and a table that is filled anew from its history
+    has its new values from the first txid on; otherwise they are NULL for keys without a later
+    row, apart from a count in a log.
+    """
+    totals: dict[str, Any] = {
+        "layout": layout,
+        "semantics": "opaque",
+        "keys": ["k"],
+        "aggregates": {"total": ["Sum", "v"]},
+    }
+    changes = [
+        Change(op="add_value", table="t1", args={"name": "n", "spec": ["Count"]}),
+        Change(op="add_value", table="t1", args={"name": "one", "spec": ["FirstN", 1, "v", "v"]}),
+        Change(op="drop_value", table="t1", args={"name": "total"}),
+        Change(op="rename_key", table="t1", args={"old": "k", "new": "key"}),
+    ]
+    if refilled:
+        changes.append(Change(op="refill", table="t1", args={"how": "beside"}))
+    state = Step(id="t1", op="state", of=("s0",), args=totals)
+    program = small(state, lives=(Life(until=1), Life(changes=tuple(changes))))
+    found, _ = expected_tables(program, {}, (), (0, 1))
+    assert found["t1"].rows == [
+        {"key": "a", "n": 1 + refilled, "one": ((1 if refilled else 10,),)},
+        {"key": "b", "n": 1 if refilled else counted, "one": ((2,),) if refilled else None},
+        {"key": None, "n": 1 if refilled else counted, "one": ((3,),) if refilled else None},
+    ]
 
 
 def test_a_value_is_written_as_it_is() -> None:

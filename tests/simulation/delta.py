@@ -251,13 +251,12 @@ class SimDeltaTable:
     def __init__(
         self, uri: str, version: int | None = None, storage_options: object = None
     ) -> None:
-        assert version is None
         world = current_world()
         world.ask("load table")
         self._table = world.table(uri)
         if self._table.version < 0:
             raise TableNotFoundError(uri)
-        self._version = world.listed(self._table)
+        self._version = world.listed(self._table) if version is None else version
         if self._version == self._table.version:
             self.active = dict(self._table.active)
         else:
