@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
+from committers.open_table import OpenTable
 from committers.state_table import StateTable
 from tests.faults.harness import read_log
 from tests.faults.partitioned_run import SCHEMA, Literals
@@ -21,7 +23,7 @@ from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
 from txn.engine.work.tables import Tables
 from txn.errors import FailedException, RecoveryRefusedError, TopologyError
-from txn.interfaces import Published, SpoutKind
+from txn.interfaces import Publication, Published, SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.operations.recover import read_tables, write
 from txn.protocol.recovery import Newest
@@ -312,6 +314,30 @@ def test_a_version_that_lacks_a_file_ends_the_filling(
     tables = ("rows", "totals", "late_rows")
     with pytest.raises(FailedException, match=r"late_rows, with txid \d+ .*other files"):
         world.run({"p1": 3}, tables, backfilled_tables=["late_rows"])
+
+
+def test_a_filling_changes_no_table_that_the_leader_knows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose log was listed a moment too early seems to hold nothing: `txn backfill` fills
+    its next generation nevertheless, and leaves the table to the leader.
+    """
+    tables = ("rows", "late")
+    world.run({"p1": 3}, tables)
+    path = str(world.folder / "late")
+    version = DeltaTable(path).version()
+    newest = OpenTable.last_publication
+
+    def stale(table: OpenTable) -> tuple[int, Publication] | None:
+        return None if table.name == path else newest(table)
+
+    monkeypatch.setattr(OpenTable, "last_publication", stale)
+    changed = world.topology({"p1": 3}, tables, buckets=8, backfilled_tables=["late"])
+    assert changed.backfill(world.spark, [path], zookeeper=world.hosts)
+    assert DeltaTable(path).version() == version
+    monkeypatch.undo()
+    world.run({"p1": 4}, tables, buckets=8, backfilled_tables=["late"])
+    assert world.totals("late") == world.expected()
 
 
 def test_history_that_is_gone_is_told_before_anything_happens(

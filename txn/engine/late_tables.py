@@ -38,7 +38,8 @@ class LateTables:
         named: the tables that may be filled (`backfilled_tables`).
         committed: the newest committed txid, and the tables that have it.
         newest: the newest publication of each table.
-        begin: also begin the next generation of a named table that lacks nothing.
+        beside: a leader may run meanwhile, and changes the tables that it knows: only their next
+            generations are filled, and begun if there are none yet.
         copied: the tables whose rows others get at first: a table's next generation its own ones,
             any other table those of an append table.
     """
@@ -50,7 +51,7 @@ class LateTables:
         committed: CommittedRecord,
         newest: Newest,
         *,
-        begin: bool = False,
+        beside: bool = False,
         copied: Collection[str] = (),
     ) -> None:
         self._definition = definition
@@ -69,11 +70,11 @@ class LateTables:
         self._copies: list[Callable[[Equipment, int], None]] = []
         """Each gives one table the rows that it gets at first."""
         places = {identity(table) for table in named}
-        sinks = self._late(places, committed, newest)
+        sinks = self._late(places, committed, newest, beside=beside)
         known = {identity(table) for table in committed.tables}
         for sink in definition.sinks:
             may_begin = identity(sink.name) in places & known and sink not in sinks
-            if may_begin and (one := _generation(sink, begin=begin)):
+            if may_begin and (one := _generation(sink, begin=beside)):
                 self.generations[sink.name] = one
                 newest = {**newest, one.name: one.committer.last_publication()}
         self.sinks: tuple[Sink, ...] = (*sinks, *self.generations.values())
@@ -89,7 +90,7 @@ class LateTables:
                 self.refusals[table] = error
 
     def _late(
-        self, places: Collection[str], committed: CommittedRecord, newest: Newest
+        self, places: Collection[str], committed: CommittedRecord, newest: Newest, *, beside: bool
     ) -> list[Sink]:
         """Return the named tables that are late; find those that hold what was committed."""
         known = {identity(table) for table in committed.tables}
@@ -99,6 +100,10 @@ class LateTables:
         # Those that the leader knows come first: they show what was committed.
         for sink in sorted(self._definition.sinks, key=lambda s: identity(s.name) not in known):
             own = _publication(newest[sink.name])
+            if beside and identity(sink.name) in known:
+                # It may seem to lack txids if its log was listed a moment too early.
+                self._donors += [sink.committer] if own else []
+                continue
             others: Iterable[Publication] = ()
             if own and identity(sink.name) not in known:
                 others = self._committed_since(own.first_txid, committed.txid)

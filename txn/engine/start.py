@@ -132,7 +132,7 @@ class Start:
         self.resources.callback(self._close, equipment)
         newest = self._attach_tables(equipment, self._context(epoch, life, progress))
         late = LateTables(
-            self.definition, tables, progress.committed, newest, begin=True, copied=copied
+            self.definition, tables, progress.committed, newest, beside=True, copied=copied
         )
         late.refuse()
         equipment.tables.begin_at(late.first_txids)
