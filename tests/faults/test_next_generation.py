@@ -20,6 +20,7 @@ from tests.faults.test_recover import records
 from txn import Topology, TopologyConfig
 from txn.errors import RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import SpoutKind
+from txn.operations.changes.topology import compare_topology
 from txn.spark.lazy import sf
 
 if TYPE_CHECKING:
@@ -165,6 +166,31 @@ def test_a_rebuild_beside_the_running_topology_keeps_every_row(world: World) -> 
         assert properties["txn.since"] == f'{{"most": {middle + 1}}}'
     new = [row for name in counts for row in records(name, counts[name])]
     assert [row[:4] for row in rows_of(world.folder / "rows", "p", "i", "key", "v")] == sorted(new)
+
+
+def test_a_generation_waits_for_a_txid_that_the_table_holds_alone(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """`txn plan` refuses what a start refuses: a next generation cannot take the place of a table
+    that holds a txid which others lack, also if the table could take it back.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    middle = world.run({"p1": 4})
+    rows = str(warehouse / "rows")
+    new = {"changed": True, "renames": False, "rebuilt_tables": ALL[1:]}
+    program = world.topology({"p1": 4}, backfilled_tables=["rows"], **new)
+    program.backfill(spark, [rows], zookeeper=world.hosts)
+    with observing(crash_at("between-publications", middle + 1)), pytest.raises(CrashedError):
+        world.run({"p1": 6})
+    comparison = compare_topology(program, world.hosts)
+    assert comparison.is_refused
+    assert any(f"txid {middle + 1}, which a crash" in p.change.what for p in comparison.changes)
+    with pytest.raises(TableRefusedError, match=f"--until {middle + 1}"):
+        world.run({"p1": 6}, backfilled_tables=["rows"], **new)
+    world.run({"p1": 6})
+    world.run({"p1": 7}, backfilled_tables=["rows"], **new)
+    doubled = sorted((*row[:3], 2 * row[3]) for row in records("p1", 7))
+    assert [row[:4] for row in rows_of(warehouse / "rows", "p", "i", "k", "v")] == doubled
 
 
 def test_a_generation_of_another_program_is_refused(

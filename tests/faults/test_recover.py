@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from tests.spouts.kafka_broker import Broker
 Record = tuple[str, int, str, int]
+AS_RUN = ("--set", "max_spout_pending=8")
+"""A setting, which `txn recover` takes as `txn run` does."""
 TABLES = ("rows", "totals", "log")
 # What `txn recover` loads: the topology that the test has built last.
 PROGRAM = """
@@ -122,7 +124,7 @@ class World:
     def recover(self) -> dict[str, Any]:
         """`txn recover`, of the topology that was built last."""
         program = self.folder.parent / "program.py"
-        written: dict[str, Any] = self.txn("recover", f"{program}:topology", "--yes")
+        written: dict[str, Any] = self.txn("recover", f"{program}:topology", "--yes", *AS_RUN)
         assert written["written"]
         return written
 

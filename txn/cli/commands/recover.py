@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from txn.cli.completion import topologies
-from txn.cli.options import confirm, console, output_options, print_json, zookeeper_option
+from txn.cli.options import (
+    confirm,
+    console,
+    output_options,
+    print_json,
+    settings_option,
+    zookeeper_option,
+)
 from txn.operations.loading import TargetError, load_topology
 
 __all__ = ["recover"]
@@ -22,8 +31,16 @@ __all__ = ["recover"]
     "the recovered txid on. Without this option, a table without any txid counts as lost.",
 )
 @zookeeper_option
+@settings_option
 @output_options
-def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
+def recover(
+    target: str,
+    yes: bool,
+    new: tuple[str, ...],
+    zookeeper: str,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
     """Rebuild a topology's state in ZooKeeper out of its tables' logs.
 
     For a ZooKeeper that was wiped, replaced or damaged, and for one that is to take over from
@@ -34,7 +51,7 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
     from txn.cli.tables import progress_table
     from txn.operations.recover import is_needed, read_tables, write
 
-    topology = load_topology(target)
+    topology = load_topology(target, settings)
     try:
         recovered = read_tables(topology, new)
     except TargetError as error:

@@ -212,7 +212,7 @@ class _DeltaTable:
         except TableRefusedError as error:
             newest = self._foreign[-1] if self._foreign else None
             return replace(comparison, newest=None, refusal=with_culprit(error, newest))
-        rebuilds = any(change.verdict is Verdict.REBUILD for change in changes)
+        rebuilds = generation is not None or any(c.verdict is Verdict.REBUILD for c in changes)
         stored = definition.configuration.get("txn.semantics")
         comparison = replace(
             comparison,
