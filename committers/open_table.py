@@ -153,8 +153,6 @@ class OpenTable(Committer):
             first_txid=context.first_txid,
             columns_were=self._columns_were,
         )
-        if self._generation_of:  # it has the program's own names, whatever the table's were
-            spec = replace(spec, columns_were={})
         with self._as_generation():
             changes = self._log.open(spec, context.epoch, self._policy())
         if changes and self._generation_of:
@@ -179,11 +177,8 @@ class OpenTable(Committer):
     def require_shape(self) -> None:
         """Refuse a table that no columns of the rows would make fit."""
         if self._log.version >= 0:
-            shape = self.shape()
-            if self._generation_of:
-                shape = replace(shape, was={})
             with self._as_generation():
-                self._log.require_shape(shape, self._policy())
+                self._log.require_shape(self.shape(), self._policy())
 
     def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
         """Write the table's rows in the shape of the program, if they need another one.

@@ -663,37 +663,6 @@ def test_a_generation_is_compared_with_columns_that_come_late(world: World) -> N
         opened(renamed, "user string, v bigint", begin=False)
 
 
-def test_a_generation_has_the_names_of_its_own_program(world: World) -> None:
-    """Two columns change names with a next generation: nothing is renamed in that one, and it takes
-    the table's place if the program says of neither that it had the other's name.
-    """
-    world.start(AppendTable(world.path), "a int, b int")
-    world.commit([(1, 10)])
-
-    swapped = {"a": "b", "b": "a"}
-
-    def opened(epoch: int, were: dict[str, str], *, begin: bool) -> tuple[Any, Any]:
-        table = AppendTable(world.path, columns_were=were)
-        context = CommitterContext("tests", epoch, first_txid=2)
-        table.open(world.driver.spark, context, None)
-        generation = table.generation(begin=begin)
-        committer = generation if begin else table
-        assert committer is not None
-        committer.open(world.driver.spark, context, world.driver.frame([], "a int, b int").schema)
-        return table, generation
-
-    _, generation = opened(1, swapped, begin=True)
-    world.driver.commit(generation, world.driver.frame([(10, 1)], "a int, b int"), 1)
-    with pytest.raises(TableRefusedError, match="'b' to 'a', and the table .* remove it from"):
-        opened(2, swapped, begin=False)
-    table, _ = opened(2, {}, begin=False)
-    table.fence()
-    publish = table.change_shape(1)
-    assert publish is not None
-    publish()
-    assert world.appended() == [{"a": 10, "b": 1, "txid": 1}]
-
-
 # --- who changed it --------------------------------------------------------------------------
 
 
