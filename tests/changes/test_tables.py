@@ -139,6 +139,23 @@ CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] =
         {"keys": ("day", "user", "customer"), "was": {"customer": "user"}},
         [(REFUSED, "'user' is renamed to"), (REBUILD, "key 'user' is renamed to 'customer'")],
     ),
+    "two columns change names": (
+        ROWS,
+        {"was": {"k": "v", "v": "k"}},
+        [(CHOICE, "renames 'v' to 'k', and the"), (CHOICE, "renames 'k' to 'v', and the")],
+    ),
+    "column renamed to one that goes away": (
+        ROWS,
+        {"columns": {"k": "string", "txid": "long"}, "was": {"k": "v"}},
+        [(CHOICE, "renames 'v' to 'k', and the table has"), (CHOICE, "column 'v' of the table")],
+    ),
+    "key renamed to one that goes away": (
+        STATE,
+        {"keys": ("day",), "was": {"day": "user"}},
+        [(CHOICE, "renames 'user' to 'day', and the table"), (REBUILD, "key 'user' goes away")],
+    ),
+    "renamed long ago, and new under the former name": (ROWS, {"was": {"v": "k"}}, []),
+    "renamed long ago, twice": (ROWS, {"was": {"v": "k", "k": "old"}}, []),
     "another kind": (ROWS, {"kind": "upsert"}, [(REFUSED, "a table of kind 'append'")]),
 }
 

@@ -17,7 +17,7 @@ class Verdict(str, Enum):
     FROM_NEXT = "from the next txid"
     """The table takes it at once; what was committed before stays as it is."""
     CHOICE = "needs a choice"
-    """Something is given up: a setting has to say so."""
+    """Something is given up, or may be meant in two ways: the program has to say so."""
     REBUILD = "needs a rebuild"
     """The table's rows are written anew in the other shape: a setting has to say so."""
     REFUSED = "refused"

@@ -145,9 +145,20 @@ class _Comparison:
         return former_name(name, stored, self._program.was)
 
     def _renames(self, stored: Collection[str], names: Collection[str]) -> Iterator[Change]:
-        """Refuse a new column under the name that another one has had until now."""
-        for name in names:
+        """Refuse a rename between two names of which the table, or the program, has both."""
+        were = {name: self._program.was.get(name, name) for name in names}
+        for name, old in were.items():
             former = self._former_name(name, stored)
+            # A column that the program has under the former name as well was renamed long ago,
+            # unless it has got that name from another column of the table in this very start.
+            is_other = old not in were or (were[old] != old and were[old] in stored)
+            if old != name and {old, name} <= set(stored) and is_other:
+                what = f"columns_were renames '{old}' to '{name}', and the table has both"
+                way_out = (
+                    f"If '{old}' was renamed before, remove it from columns_were. Otherwise give "
+                    "it a name that the table does not have; a later start may change that one."
+                )
+                yield Change(self._table, what, Verdict.CHOICE, way_out, allowed=False)
             if former != name and former in names:
                 yield self._refuse(
                     f"'{former}' is renamed to '{name}', and the program has a new '{former}'",
