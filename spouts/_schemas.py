@@ -151,8 +151,11 @@ def conformed(rows: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
-def check_same(stored: StructType, declared: StructType, spout: str) -> None:
+def check_same(stored: StructType, declared: StructType, spout: str, hint: str = "") -> None:
     """Refuse a schema that differs from the one with which this source was read so far.
+
+    Args:
+        hint: what else can be done, as a sentence that follows a space; empty if nothing.
 
     Raises:
         TopologyError: names the first field that differs.
@@ -164,7 +167,7 @@ def check_same(stored: StructType, declared: StructType, spout: str) -> None:
             raise TopologyError(
                 f"The schema of {spout} has changed: field {position + 1} was {before} in the "
                 f"batches read so far and is {current} now. Restore the former schema, or give the "
-                "topology another name and start over with other tables.",
+                f"topology another name and start over with other tables.{hint}",
                 number="TXN-411",
             )
 

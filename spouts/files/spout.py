@@ -509,7 +509,15 @@ class FileSpout(Spout[FileBatch]):
         if stored is None:
             return declared
         if not adds:
-            check_same(stored, declared, self._name)
+            known = {field.name.lower() for field in stored}
+            later = [f.name for f in declared if f.name.lower() not in known]
+            hint = (
+                f" For a column that files get later ({', '.join(later)}): new_columns='add' reads "
+                "it from the next batch on; batches that are planned already have NULL in it."
+                if later
+                else ""
+            )
+            check_same(stored, declared, self._name, hint)
             return declared
         by_name = {field.name.lower(): field for field in declared}
         former = [by_name[f.name.lower()] for f in stored if f.name.lower() in by_name]

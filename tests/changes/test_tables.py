@@ -234,6 +234,16 @@ def test_a_refusal_has_each_way_out_once() -> None:
     assert "from 4 to 8; the order" in describe_refused([changes[0], changes[1]])
 
 
+def test_a_new_key_in_place_of_another_is_asked_whether_it_is_renamed() -> None:
+    """Who renames a key without `columns_were` is told of it; a key beside the others is not."""
+    renamed = compare_tables("t", STATE, replace(STATE, keys=("day", "customer")))
+    assert renamed[0].way_out.startswith(
+        "If it is 'user' under another name, give the table columns_were={'customer': 'user'}."
+    )
+    added = compare_tables("t", STATE, replace(STATE, keys=("day", "user", "k")))
+    assert "columns_were" not in added[0].way_out
+
+
 def test_properties_describe_the_shape() -> None:
     """What a table's properties say is read; what is no description is an error."""
     properties = {

@@ -103,8 +103,9 @@ def test_nothing_differs_in_one_line(world: World) -> None:
         0,
         [
             (
-                "changes: nothing differs (by the tables' logs alone: no ZooKeeper runs in this "
-                "folder; --zookeeper SPEC names or starts one)"
+                "changes: nothing differs (by the tables' logs alone: streams, and tables that are "
+                "new or gone, were not compared; no ZooKeeper runs in this folder; "
+                "--zookeeper SPEC names or starts one)"
             )
         ],
     )

@@ -408,6 +408,7 @@ def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.Monkey
     assert {f.area for f in check_machine() if f.level == "error"} == {"java", "spark"}
     (spark,) = [f for f in check_machine() if f.area == "spark"]
     assert spark.found.startswith("SPARK_HOME is '/nowhere', and /nowhere/bin/spark-submit cannot")
+    assert spark.do == ""  # the refusal has its way out
 
 
 def test_a_java_that_a_run_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

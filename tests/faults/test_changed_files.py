@@ -114,6 +114,16 @@ def test_a_run_commits_what_it_has_planned_and_stops_before_a_new_column(world: 
     assert added == [*((*row, None) for row in old), ("z", 4, 3)]
 
 
+def test_a_schema_with_a_new_column_is_told_of_new_columns(world: World) -> None:
+    """A schema that has got a column is refused, and the message names the way to have it read."""
+    world.write("a", k=["a"], v=[1])
+    assert world.read("k", "v", schema="k string, v long") == [("a", 1)]
+    with pytest.raises(TopologyError, match=r"get later \(w\): new_columns='add' reads it"):
+        world.read(schema="k string, v long, w long")
+    options = {"schema": "k string, v long, w long", "new_columns": "add"}
+    assert world.read("k", "v", "w", **options) == [("a", 1, None)]
+
+
 @pytest.mark.parametrize("schema", [None, "k string, v long"])
 def test_a_new_column_is_added_at_the_next_start(world: World, schema: str | None) -> None:
     """With new_columns="add" a start reads a column of files that have arrived since, of its

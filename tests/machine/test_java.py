@@ -46,6 +46,10 @@ def test_a_wrong_java_home_is_named(tmp_path: Path) -> None:
     """JAVA_HOME without a java in it is the fault, whatever is on the PATH."""
     with pytest.raises(SetupError, match=f"JAVA_HOME is {tmp_path}, but there is no .*bin/java"):
         find_java({"JAVA_HOME": str(tmp_path)})
+    other = program(tmp_path / "path", "exit 1")
+    env = {"JAVA_HOME": str(tmp_path), "PATH": str(other.parent)}
+    with pytest.raises(SetupError, match=f"Correct JAVA_HOME or unset it, which leaves {other}.\n"):
+        find_java(env)
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21", "16"])

@@ -187,20 +187,27 @@ class _Comparison:
     def _keys(self) -> Iterator[Change]:
         stored, keys = self._stored.keys, self._program.keys
         former = [self._former_name(key, stored) for key in keys]
+        gone = [name for name in stored if name not in former]
         for key, name in zip(keys, former, strict=True):
             if name not in stored:
+                renamed = (
+                    f"If it is '{gone[0]}' under another name, give the table "
+                    f"columns_were={{{key!r}: {gone[0]!r}}}. Otherwise: "
+                    if gone
+                    else ""
+                )
                 yield self._refuse(
                     f"key '{key}' is new, and the table's rows do not have it",
-                    "Count by other keys in a table of its own path, or set backfilled_tables "
-                    f"after `{self._backfill()}`, which reads the table's history anew.",
+                    f"{renamed}Count by other keys in a table of its own path, or set "
+                    f"backfilled_tables after `{self._backfill()}`, which reads the table's "
+                    "history anew.",
                 )
             elif name != key:
                 yield self._rebuild(f"key '{name}' is renamed to '{key}'")
-        for name in stored:
-            if name not in former:
-                yield self._rebuild(
-                    f"key '{name}' goes away, and rows that differ only in it are merged"
-                )
+        for name in gone:
+            yield self._rebuild(
+                f"key '{name}' goes away, and rows that differ only in it are merged"
+            )
         if sorted(former) == sorted(stored) and tuple(former) != stored:
             change = self._rebuild if self._program.buckets else self._next
             yield change(

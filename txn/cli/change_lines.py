@@ -33,7 +33,11 @@ def change_lines(changes: TopologyChanges) -> Iterator[str]:
 
 def _compared_with(changes: TopologyChanges) -> str:
     if changes.unasked is not None:
-        return f" (by the tables' logs alone: {printable(changes.unasked.rstrip('.'))})"
+        unasked = printable(changes.unasked.rstrip("."))
+        return (
+            " (by the tables' logs alone: streams, and tables that are new or gone, were not "
+            f"compared; {unasked})"
+        )
     facts = [f"txid {changes.committed} is committed" if changes.committed else "no txid committed"]
     if changes.begun:
         facts.append(f"begun and not committed: {', '.join(map(str, changes.begun))}")

@@ -25,7 +25,7 @@ class Finding:
     means: str = ""
     """Its meaning; empty if it is obvious."""
     do: str = ""
-    """The advice; empty: nothing to do."""
+    """The advice; empty: nothing to do, or `found` is the text of an error with its way out."""
 
 
 def ok(area: str, check: str, found: str) -> Finding:
@@ -43,6 +43,6 @@ def warning(area: str, check: str, found: str, means: str, do: str) -> Finding:
     return Finding(area, check, "warning", found, means, do)
 
 
-def error(area: str, check: str, found: str, means: str, do: str) -> Finding:
+def error(area: str, check: str, found: str, means: str, do: str = "") -> Finding:
     """Does not work, or is not safe."""
     return Finding(area, check, "error", found, means, do)

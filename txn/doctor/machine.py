@@ -50,13 +50,8 @@ def _java() -> Iterator[Finding]:
     try:
         java = find_java()
     except SetupError as failure:
-        yield error(
-            "java",
-            "version",
-            str(failure),
-            "Spark and the embedded ZooKeeper need it.",
-            "Install it.",
-        )
+        needed = "Spark and the embedded ZooKeeper need it."
+        yield error("java", "version", str(failure), needed)
         return
     yield ok("java", "version", f"{java_version(java)} at {java}")
     output = subprocess.run(
@@ -85,7 +80,7 @@ def _spark() -> Iterator[Finding]:
     try:
         spark = running_spark()
     except SetupError as failure:
-        yield error("spark", "version", str(failure), "Topologies cannot run.", "As it says.")
+        yield error("spark", "version", str(failure), "Topologies cannot run.")
         return
     yield ok(
         "spark",
@@ -95,7 +90,7 @@ def _spark() -> Iterator[Finding]:
     try:
         refuse_connect(None, None)
     except SetupError as failure:
-        yield error("spark", "settings", str(failure), "Topologies cannot run.", "As it says.")
+        yield error("spark", "settings", str(failure), "Topologies cannot run.")
     for name, sentence in slower_ways().items():
         yield note("spark", name, sentence)
     if sys.version_info.minor > spark.line.python:
@@ -115,7 +110,7 @@ def _spark() -> Iterator[Finding]:
     try:
         refuse_newer_java(java, spark)
     except SetupError as failure:
-        yield error("spark", "Java", str(failure), "Topologies cannot run.", "As it says.")
+        yield error("spark", "Java", str(failure), "Topologies cannot run.")
         return
     if major not in spark.line.javas:
         yield warning(

@@ -152,9 +152,11 @@ def _locate(env: Mapping[str, str]) -> Path:
     if home:
         java = Path(home) / "bin" / ("java.exe" if os.name == "nt" else "java")
         if not java.is_file():
+            other = shutil.which("java", path=env.get("PATH", os.defpath))
+            way_out = f", which leaves {other}." if other else f". {_INSTALL}"
             raise SetupError(
-                f"JAVA_HOME is {home}, but there is no {java}. Correct JAVA_HOME or unset it. "
-                f"{_INSTALL}",
+                f"JAVA_HOME is {home}, but there is no {java}. Correct JAVA_HOME or unset it"
+                f"{way_out}",
                 number="TXN-201",
             )
         return java

@@ -79,7 +79,9 @@ def _way_out(line: str, number: str, error: BaseException) -> str:
             "say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=), or, "
             "as long as nothing is committed, give the spout a schema with the header's names (_c0 "
             "for a first one without a name); once something is, put the rows, with the columns of "
-            "the schema, into a new file, and let this batch pass (on_exhausted='quarantine'),"
+            "the schema, into a new file, and let this batch pass (on_exhausted='quarantine'); "
+            "or, if a column is new, add it to the schema and say new_columns='add' (NULL in this "
+            "batch),"
         )
     if "VALUE.CHARSET" in line and "Options`" in line:
         return (

@@ -172,11 +172,11 @@ class Backfill:
         for step in history.steps(after, groups):
             self._publish(step)
             now, at = self._leader.monotonic(), step.members[-1].txid
-            if now - told > _NOTICE_SECS:
+            if now - told > _NOTICE_SECS and at < committed:
                 told = now
                 rate = (at - first + 1) / (now - begun)
                 notices.warning(
-                    "Table %s has txid %s of %s: %.1f txids a second, about %s left.",
+                    "Table %s has txid %s of %s: %.2g txids a second, about %s left.",
                     self._sink.name,
                     at,
                     committed,
