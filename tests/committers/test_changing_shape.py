@@ -659,8 +659,9 @@ def test_a_generation_is_compared_with_columns_that_come_late(world: World) -> N
     opened(AppendTable(world.path), former, begin=True)
     opened(AppendTable(world.path), former, begin=False)
     renamed = AppendTable(world.path, columns_were={"user": "k"})
+    opened(renamed, "user string, v bigint", begin=False)
     with pytest.raises(TableRefusedError, match="'user'.* Delete the folder .*generation-1, and"):
-        opened(renamed, "user string, v bigint", begin=False)
+        renamed.change_shape(1)
 
 
 # --- who changed it --------------------------------------------------------------------------
