@@ -130,7 +130,8 @@ def test_what_nobody_can_open_is_refused_by_name(location: str, way: str) -> Non
 def test_settings_of_a_bucket(options: dict[str, str], expected: dict[str, str]) -> None:
     """Every setting of S3A bears the bucket's name, so two tables may have different ones."""
     found = hadoop_settings(address_of("s3://b.c/t"), options)
-    expected = {"performance.flags": "create", **expected}
+    always = {"performance.flags": "create", "directory.marker.retention": "keep"}
+    expected = {**always, **expected}
     assert found == {f"fs.s3a.bucket.b.c.{name}": value for name, value in expected.items()}
 
 
@@ -144,6 +145,7 @@ def test_endpoint_and_region_come_from_the_environment_and_credentials_do_not(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "4711")
     assert hadoop_settings(address_of("s3://b/t"), {}) == {
         "fs.s3a.bucket.b.performance.flags": "create",
+        "fs.s3a.bucket.b.directory.marker.retention": "keep",
         "fs.s3a.bucket.b.endpoint": "http://h:1",
         "fs.s3a.bucket.b.path.style.access": "true",
         "fs.s3a.bucket.b.endpoint.region": "eu-west-1",
