@@ -252,4 +252,4 @@ def test_a_run_is_refused_before_spark(world: World) -> None:
         ),
     )
     without_java = world.txn("run", PROGRAM, "--zookeeper", world.zookeeper)
-    assert (without_java.returncode, "Java" in without_java.stderr) == (1, True)
+    assert (without_java.returncode, "JAVA_HOME" in without_java.stderr) == (1, True)
