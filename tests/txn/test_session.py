@@ -293,7 +293,7 @@ def test_local_masters_collect_garbage_for_throughput(own_java_options: None) ->
         ("SPARK_SUBMIT_OPTS", "-XX:+UseShenandoahGC"),
         ("PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:+UseSerialGC pyspark-shell"),
         ("SPARK_CONF_DIR", "/etc/spark"),
-        ("SPARK_HOME", "/opt/spark"),
+        ("SPARK_HOME", str(Path(pyspark.__file__).parent)),
     ],
 )
 def test_a_collector_of_the_users_own_stands_alone(
@@ -529,13 +529,13 @@ def test_who_says_what_wins_in_order() -> None:
         "spark.driver.extraClassPath": "/theirs",
         "spark.driver.memory": "8g",
     }
-    settings = session_conf("local[2]", {"spark.ui.enabled": "false"}, said=said)
+    settings = session_conf("local[2]", {"spark.ui.enabled": "false"}, submitter=said)
     assert settings["spark.sql.shuffle.partitions"] == "5"
     assert settings["spark.ui.enabled"] == "false"
     assert settings["spark.sql.extensions"] == f"{EXTENSION},their.Extension"
     assert settings["spark.driver.extraClassPath"].endswith(":/theirs")
     assert "spark.driver.memory" not in settings
-    again = session_conf("local", {"spark.sql.extensions": f"a.B, {EXTENSION}"}, said=said)
+    again = session_conf("local", {"spark.sql.extensions": f"a.B, {EXTENSION}"}, submitter=said)
     assert again["spark.sql.extensions"] == f"a.B,{EXTENSION}"
 
 
