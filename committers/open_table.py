@@ -22,7 +22,15 @@ from committers.publishing.spec import TableSpec
 from committers.publishing.txid_bounds import measured
 from committers.staging.area import StagingArea, random_id
 from committers.table_rows import strict_reader
-from txn.changes import Change, TableShape, Verdict, clauses, half_published
+from txn.changes import (
+    IN_NEXT_GENERATION,
+    Change,
+    TableShape,
+    Verdict,
+    clauses,
+    half_published,
+    is_taken_back,
+)
 from txn.delta.folders import next_generation
 from txn.delta.loading import is_there, load
 from txn.delta.log import TableLog
@@ -87,7 +95,7 @@ class OpenTable(Committer):
         self.semantics = parse_semantics(semantics)
         self.storage_options = dict(storage_options or {})
         self._new_id = new_id
-        self._generation_of = ""
+        self._owner: OpenTable | None = None
         """The table whose next generation this is."""
         self._place(os.fspath(path))
 
@@ -155,8 +163,7 @@ class OpenTable(Committer):
         )
         with self._as_generation():
             changes = self._log.open(spec, context.epoch, self._policy())
-        if changes and self._generation_of:
-            self._refuse_generation(clauses(changes))
+        self._refuse_other_shape(changes)
         self._pending = changes if changes or self._next else None
         if self._fenced:
             # Opened after `fence` was called: the table may be slightly older than this leader.
@@ -166,7 +173,8 @@ class OpenTable(Committer):
         """The changes of the table's shape that the settings allow."""
         context = self._opened
         policy = ShapePolicy.of(self.name, context.dropped_columns, context.rebuilt_tables)
-        return replace(policy, refilled=self._next is not None)
+        # The refusal of a next generation has no advice that would help its table only.
+        return replace(policy, refilled=self._next is not None or self._owner is not None)
 
     # --- change the shape --------------------------------------------------------------------
 
@@ -178,7 +186,8 @@ class OpenTable(Committer):
         """Refuse a table that no columns of the rows would make fit."""
         if self._log.version >= 0:
             with self._as_generation():
-                self._log.require_shape(self.shape(), self._policy())
+                changes = self._log.require_shape(self.shape(), self._policy())
+            self._refuse_other_shape(changes)
 
     def change_shape(self, committed: int) -> Callable[[], tuple[str, ...]] | None:
         """Write the table's rows in the shape of the program, if they need another one.
@@ -191,8 +200,12 @@ class OpenTable(Committer):
             TableRefusedError: a former run left the next txid in this table alone, or the rows do
                 not fit the new shape.
         """
-        spec, changes = self._spec_now, self._pending
-        if spec is None or changes is None:
+        spec = self._spec_now
+        if spec is None or self._pending is None:
+            return None
+        # A dead leader's rows may have come since `open`: the table is not empty any more.
+        changes = self._pending = self._log.changes(spec, self._policy())
+        if not changes and self._next is None:
             return None
         if (other := self._next) is not None:
             # Its own columns may have been unknown, or doubted, when it was to be opened.
@@ -258,10 +271,8 @@ class OpenTable(Committer):
         if not any(file.may_hold(committed + 1) for file in self._log.files_now()):
             return
         stored = self._log.properties.get("txn.semantics")
-        # An opaque replay takes the rows back, and brings them in the new shape.
-        if not rebuilds and stored == spec.semantics.value == Semantics.OPAQUE.value:
-            return
-        refuse_differences(self.name, [half_published(self.name, committed + 1)])
+        if not is_taken_back(stored, spec.semantics.value, rebuilds=rebuilds):
+            refuse_differences(self.name, [half_published(self.name, committed + 1)])
 
     def _new_generation(self, spec: TableSpec, committed: int) -> Generation:
         """Return the next generation's files; write the table's rows anew if there is none."""
@@ -306,7 +317,8 @@ class OpenTable(Committer):
         """
         if self._next is None and self._log.version >= 0:
             other = copy.copy(self)
-            other._generation_of = self.name
+            other._owner = self
+            other._columns_were = {}  # it is filled under the new names
             other._place(next_generation(self.name, self._log.properties))
             if begin or is_there(other._storage):
                 assert self._users is not None
@@ -340,7 +352,8 @@ class OpenTable(Committer):
         other = self._next
         assert other is not None
         assert other._spec_now is not None
-        spec, epoch = other._spec_now, other._opened.epoch
+        spec = replace(other._spec_now, columns_were=self._columns_were)
+        epoch = other._opened.epoch
         policy = ShapePolicy.of(self.name, self._opened.dropped_columns, (self.name,))
         self._log.changes(spec, policy)
         files = tuple(load_files(load(self._storage, version)).values())
@@ -349,7 +362,7 @@ class OpenTable(Committer):
             stored = self._rows_in(files, other._turn_session())
             adds = other._write_anew(stored, self._log.properties, spec, publication.last_txid)
         other._leave(adds)
-        own = publication.model_copy(update={"epoch": epoch})
+        own = publication.model_copy(update={"epoch": epoch, "filled_by": ""})
         other._log.publish(adds, (), own, other._log.version)
 
     def _next_files(self) -> tuple[StagedFile, ...]:
@@ -383,16 +396,30 @@ class OpenTable(Committer):
         try:
             yield
         except (TableRefusedError, TableChangedError) as error:
-            if self._generation_of:
+            if self._owner is not None:
                 self._refuse_generation(str(error))
             raise
 
+    def _refuse_other_shape(self, changes: tuple[Change, ...]) -> None:
+        """Refuse a next generation that another program has begun, even one without rows."""
+        if changes and self._owner is not None:
+            self._refuse_generation(clauses(changes).replace(IN_NEXT_GENERATION, ""))
+
     def _refuse_generation(self, why: str) -> NoReturn:
+        assert self._owner is not None
+        table = self._owner.name
+        now = load(self._owner._storage).metadata().configuration
+        if next_generation(table, now) != self.name:
+            # Its folder has the table's own files now.
+            raise TableChangedError(
+                f"The next generation of table {table} has taken the table's place "
+                "meanwhile: another process runs a program with it. Start again; nothing was lost."
+            )
         raise TableRefusedError(
-            f"The next generation of table {self._generation_of} cannot take its place: "
+            f"The next generation of table {table} cannot take its place: "
             f"{why.rstrip('.')}. Another program may have filled it, or VACUUM has deleted files. "
-            f"Nothing was changed. Delete the folder {self.name}, and fill it again with "
-            "`txn backfill`.",
+            f"Nothing was changed. End every `txn backfill` of the table, delete the folder "
+            f"{self.name}, and fill it again with `txn backfill`.",
             number="TXN-304",
         )
 

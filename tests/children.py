@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from typing_extensions import Self
@@ -54,7 +55,9 @@ class Child:
     def check(self) -> None:
         """It runs, or its last words are the error."""
         assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "server.out").read_text()[-3000:]
+        if self._process.poll() is not None:
+            said = (self.folder / name for name in ("server.out", "server.log"))
+            raise AssertionError("".join(p.read_text()[-3000:] for p in said if p.exists()))
 
     def stop(self) -> None:
         """Stop it cleanly, if it runs, and wait for its end."""
@@ -118,13 +121,26 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below those of outgoing connections (see txn.embedded.folder)."""
+    """Free ports below those of outgoing connections (see txn.embedded.folder), each given once:
+    many wait for their server while other servers start.
+    """
     found: list[int] = []
     while len(found) < count:
-        port = random.SystemRandom().randrange(20000, 32000)
-        if port not in found and not listens(port):
+        port = next(_PORTS)
+        if not listens(port):
             found.append(port)
     return found
+
+
+def _ports() -> Iterator[int]:
+    """The ports of this process in any order; pytest's workers have other ones each."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4
+    ports = list(range(20000 + worker, 32000, 4))
+    random.SystemRandom().shuffle(ports)
+    return itertools.cycle(ports)
+
+
+_PORTS = _ports()
 
 
 def listens(port: int) -> bool:

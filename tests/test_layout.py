@@ -34,7 +34,7 @@ PLUGIN_MAY_IMPORT = (
 MAX_FUNCTION_LINES = 70
 FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
 IN_THE_JVM = "txn/spark/jvm.py"
-"""The one module that may use `_jvm`, and ask for the number of an RDD."""
+"""The one module that may use the JVM: `_jvm`, `_jsc`, and the number of an RDD."""
 LISTENERS = {"ProcessingPhases"}
 """Classes that are called through a protocol of the module which calls them (`Outcomes`)."""
 TAKE_NO_TYPE = {"logging.LoggerAdapter", "logging.StreamHandler"}
@@ -242,7 +242,7 @@ def test_forbidden_ways_out(path: Path) -> None:
         if isinstance(node, ast.Name | ast.Attribute)
     }
     tops = {name.partition(".")[0] for name in imports(path)}
-    allowed = {"_jvm", "rdd"} if relative(path) == IN_THE_JVM else set()
+    allowed = {"_jsc", "_jvm", "rdd"} if relative(path) == IN_THE_JVM else set()
     assert (used | tops) & (FORBIDDEN_NAMES | {"pandas"}) == allowed
 
 

@@ -16,6 +16,7 @@ import pytest
 
 __all__ = [
     "COMPILED_ONCE",
+    "EACH_COMMIT",
     "SAMPLE",
     "SHARDS",
     "SHORT_LIVED",
@@ -97,6 +98,9 @@ SHARDS = 12
 """Parts of the slow tests but those that quote a guarantee: `make test` runs one part."""
 
 
+EACH_COMMIT = ("tests/test_layout.py", "tests/examples/test_readme.py")
+"""What looks at the code and the first page of a commit."""
+
 _EVEN = 3596
 """Where the check sums begin: of some thousand numbers, the one with the most even parts."""
 
@@ -127,10 +131,11 @@ def quoting() -> frozenset[str]:
 def shard_of(item: pytest.Function) -> int | None:
     """The part that a slow test belongs to; None: it always runs.
 
-    The others of a file are in one part: they share servers, and chains of crashes.
+    The others of a file are in one part: they share servers, and chains of crashes. What looks at
+    the code of the commit (`EACH_COMMIT`) runs for each commit.
     """
     file = str(item.path.relative_to(TESTS.parent))
-    always = f"{file}::{item.originalname}" in quoting()
+    always = file in EACH_COMMIT or f"{file}::{item.originalname}" in quoting()
     return None if always else zlib.crc32(file.encode(), _EVEN) % SHARDS
 
 

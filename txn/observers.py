@@ -415,6 +415,11 @@ class BatchCommitted(RunEvent):
     """stream -> rule -> rows that broke it; each has a `BadRows`."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """stream -> what it read, as in `AttemptBegan`."""
+    watermark: int | None = None
+    """Rows with an event time up to this one were late in it: microseconds since 1970, UTC. None:
+    no row was."""
+    newest_event: int | None = None
+    """The newest event time of all streams as of it, in the same unit; None: not known."""
     quarantined: bool = False
     """True if it was committed empty."""
     replay_of: int | None = None
@@ -433,7 +438,9 @@ class BadRows(RunEvent):
     rule: str
     rows: int
     set_aside: bool
-    """True: they went to the table of bad rows; False: they were dropped."""
+    """True: they went to the table of bad rows; False: they were dropped, or kept."""
+    kept: bool = False
+    """True: they are late, and went on as others (`Stream.watermark`)."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
 from txn.machine.java import find_java, in_utf8, java_for_spark, refuse_newer_java
 from txn.machine.packaged import on_disk
-from txn.spark.causes import without_copies
+from txn.spark.causes import cause_line, is_of_spark, without_copies
 from txn.spark.differences import defaults_for_dates
 from txn.spark.gateway import start_shielded
 from txn.spark.jvm import add_to_driver, has_class, refuse_connect
@@ -107,10 +107,24 @@ def delta_session(
         builder = builder.config(key, value)
     with _spark_env(settings, local=_cores(master) is not None):
         start_shielded({"spark.app.name": app_name, "spark.master": master, **settings})
-        session = builder.getOrCreate()
+        session = _started(builder)
     _check_delta(session)
     without_copies()
     return session
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Start Spark, or refuse a setting that it cannot use."""
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise SetupError(
+            f"Spark did not start: {cause_line(error)}. Correct what it names: a setting in "
+            "`conf`, PYSPARK_SUBMIT_ARGS or spark-defaults.conf.",
+            number="TXN-202",
+        ) from error
 
 
 def session_conf(
@@ -348,12 +362,12 @@ def _own_spark_conf() -> bool:
 
 
 def _import_pyspark_quietly() -> None:
-    """Import the module that pyspark imports at its first call, without its pandas warning.
+    """Import the module that pyspark imports at its first call, without its warnings of pandas.
 
     This project uses neither pyspark's pandas support nor pandas itself.
     """
     with warnings.catch_warnings(), suppress(Exception):  # in Spark 3.5 nothing else needs it
-        warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=".*(pandas|PYARROW_IGNORE_TIMEZONE)")
         import pyspark.testing.utils  # noqa: F401
 
 

@@ -7,12 +7,14 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 __all__ = [
     "describe",
     "duration",
+    "event_time",
     "first_items",
     "first_line",
     "first_said",
@@ -35,6 +37,7 @@ _SPARK_OR_PYTHON = re.compile(
     r"|dist-packages)|^<(?:frozen|string)"
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, which the text says
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3
 _SHOWN_LEVELS = 6
@@ -138,6 +141,15 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def event_time(at: int) -> str:
+    """Return microseconds since 1970, UTC, for people: `2026-01-31 09:30:00 UTC`."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=at)
+    except OverflowError:
+        return f"{at} microseconds after 1970"
+    return f"{moment.isoformat(' ')} UTC"
 
 
 def size(count: int) -> str:

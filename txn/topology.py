@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_
 from txn.dataflow.graph import (
     Aggregation,
     AsOf,
+    Dimension,
+    FinalValues,
     Join,
     Merge,
     NewValues,
@@ -31,6 +33,7 @@ from txn.dataflow.graph import (
     Transformation,
     check_join,
 )
+from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, guarded
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.interfaces.committer_capabilities import ChecksChanges, reporting_changes
@@ -508,6 +511,50 @@ class Stream:
         self._topology._add_rule(rule)
         return Stream(self._topology, rule)
 
+    def watermark(
+        self,
+        column: str,
+        delay: Duration,
+        *,
+        late: Late = "keep",
+        by: str | None = None,
+        idle_after: int | None = None,
+        max_ahead: Duration | None = None,
+    ) -> Stream:
+        """Declare the stream's event time, and what becomes of late rows.
+
+        Each txid has one watermark: the newest event time of the txids up to `max_spout_pending`
+        before it, minus `delay`; of several streams with one, the smallest. It is durable in
+        START, so all attempts and all tables have the same, and it never goes back. A row is late
+        if its event time is not after the watermark of its txid, or NULL. Late rows are counted
+        in every table's log as the rule "late" (see `expect`).
+
+        Source: Structured Streaming's `withWatermark`; Flink's side outputs and idle sources.
+
+        Args:
+            column: the event time, a timestamp.
+            delay: how far the watermark stays behind the newest event, as "10 minutes" or a
+                `timedelta`: rows that come that much after it are not late yet.
+            late: "keep": late rows go on as others; "drop": they go no further; "set_aside": they
+                go to the topology's table of bad rows instead.
+            by: a column with the partition of each row; the slowest one holds the watermark back.
+            idle_after: a stream, or a partition of it, that had no row in so many txids does not
+                hold the watermark back; None: it always does.
+            max_ahead: rows with an event time more than this after the watermark are set aside as
+                the rule "ahead", and do not move it; None: there is no limit. In the first txids,
+                which have no watermark yet, there is none either.
+
+        Raises:
+            TopologyError: a value is not valid, the stream has a watermark already, or it comes
+                after a join, a merge, an aggregate or a table.
+        """
+        node = self._node
+        ahead = () if max_ahead is None else (Ahead.of(node, column, max_ahead),)
+        rule = Watermark.of(ahead[0] if ahead else node, column, delay, late, by, idle_after)
+        for each in (*ahead, rule):
+            self._topology._add_rule(each)
+        return Stream(self._topology, rule)
+
     def group_by(self, *keys: str) -> GroupedStream:
         """Group by columns; later aggregates are per group (Trident: `groupBy`).
 
@@ -575,6 +622,40 @@ class Stream:
             )
         check_join(how, self._node.label())
         return Stream(self._topology, Join(self._node, other._node, columns, how))
+
+    def lookup(
+        self,
+        table: str | os.PathLike[str],
+        on: str | Sequence[str],
+        columns: Sequence[str] | None = None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Add to every row what a Delta table that others maintain has for its keys.
+
+        A left join: a row without a match gets NULLs, and one with several comes once for each.
+        Each txid reads one version of the table, the newest when it is planned. The version is
+        durable in START and in every table's log, so a replay reads the same one, and a
+        transactional spout stays transactional. Keep that version from VACUUM while the txid is
+        open.
+
+        Args:
+            table: its path or URI; not a table of this topology (see `state_query`).
+            on: the key columns, which stream and table have under the same names.
+            columns: those to add; None: all others of the table.
+            storage_options: as for `StateTable`.
+
+        Raises:
+            TopologyError: no column to look up, or a table of this topology.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        if not keys:
+            raise TopologyError(
+                f"lookup() of stream '{self._node.label()}' names no column.", number="TXN-109"
+            )
+        wanted = None if columns is None else tuple(columns)
+        node = Dimension(self._node, os.fspath(table), keys, wanted, dict(storage_options or {}))
+        return Stream(self._topology, node)
 
     def state_query(
         self, state: TxnState | State, on: str | Sequence[str] = (), *, as_of: AsOf = "committed"
@@ -741,6 +822,37 @@ class TxnState:
             committer.require_changes()
         reporting_changes(committer)
         return Stream(self.topology, NewValues(self.sink))
+
+    def final_values(self, by: str = "window") -> Stream:
+        """The keys and values whose time is over, each exactly once (append mode of Spark).
+
+        A txid hands on what its watermark passes: windows that end at or before it, and did not
+        end at or before the watermark of the txid before. Late rows must not change them any
+        more, so every stream behind the state has a watermark with late="drop" or "set_aside".
+        Streams below it are computed in the commit turn.
+
+        Args:
+            by: the key with the time: a window of `sf.window`, whose end counts, or a timestamp.
+
+        Raises:
+            TopologyError: no such key, or a stream whose late rows would change final values.
+        """
+        where = f"final_values() of table '{self.name}'"
+        if by not in self.keys:
+            keys = ", ".join(self.keys) or "none"
+            raise TopologyError(
+                f"{where} needs the key with the time: by={by!r} is none of its keys ({keys}).",
+                number="TXN-123",
+            )
+        if not guarded(self.sink.parent):
+            raise TopologyError(
+                f"{where}: late rows would change values that were final. Give each stream behind "
+                "it a watermark with late='drop' or late='set_aside'.",
+                number="TXN-123",
+            )
+        return Stream(
+            self.topology, FinalValues(self.sink, self.state, self.aggregates, self.keys, by)
+        )
 
 
 def _check_name(name: object, what: str) -> None:

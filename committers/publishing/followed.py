@@ -346,36 +346,32 @@ class FollowedTable:
         Raises:
             TableRefusedError: they are not allowed, or somebody else has changed the definition.
         """
-        is_empty = not self._files
-        return self._allowed(
-            lambda: spec.changes(self._definition, self._name, policy, is_empty=is_empty)
-        )
+        return self._differences(spec.shape, policy, spec)
 
     @exclusive
-    def require_shape(self, shape: TableShape, policy: ShapePolicy) -> None:
-        """Refuse a table that does not fit a program whose columns are not known yet.
+    def require_shape(self, shape: TableShape, policy: ShapePolicy) -> tuple[Change, ...]:
+        """Return what differs from a program whose columns are not known yet.
 
         Raises:
             TableRefusedError: as `changes`.
         """
+        return self._differences(shape, policy)
 
-        def compare() -> tuple[Change, ...]:
-            table, name = self._definition, self._name
-            refuse_unusable(table, name, self._topology, shape.kind, shape.semantics)
-            return shape_changes(table, name, shape, policy, is_empty=not self._files)
-
-        self._allowed(compare)
-
-    def _allowed(self, compare: Callable[[], tuple[Change, ...]]) -> tuple[Change, ...]:
-        """Return the differences that a comparison finds, if all of them are allowed."""
-        foreign = self._foreign.metadata_changes
+    def _differences(
+        self, program: TableShape, policy: ShapePolicy, spec: TableSpec | None = None
+    ) -> tuple[Change, ...]:
+        """Return the differences from the table of a program, if all of them are allowed."""
+        table, name, foreign = self._definition, self._name, self._foreign.metadata_changes
         try:
-            changes = compare()
+            refuse_unusable(table, name, self._topology, program.kind, program.semantics)
+            if spec is not None:
+                spec.require_settings(table.configuration, name)
+            changes = shape_changes(table, name, program, policy, is_empty=not self._files)
         except TableRefusedError as error:
             raise with_culprit(error, foreign[-1] if foreign else None) from error
         if changes:
             culprit = self._log.foreign_definition(self._foreign.own, foreign)
-            refuse_differences(self._name, changes, culprit)
+            refuse_differences(name, changes, culprit)
         return changes
 
     def _require(self, spec: TableSpec) -> None:
@@ -383,7 +379,8 @@ class FollowedTable:
         if changes := self.changes(spec, ShapePolicy()):
             raise TableRefusedError(
                 f"Table {self._name} differs from the program: {clauses(changes)}. It was changed "
-                "during the run. Undo that.",
+                "during the run. Undo that; or start again, if a former leader of the topology did "
+                "it.",
                 number="TXN-304",
             )
 

@@ -161,6 +161,7 @@ class DeltaLog(FollowedTable):
                 "txid": txid,
                 "changes": [change.what for change in changes],
                 "settled": max(self._settled, txid),
+                "semantics_were": self._definition.configuration.get("txn.semantics"),
             }
             if landed := self._mark(CHANGE_KEY, epoch, [*shape, *files], **more):
                 self._spec = spec

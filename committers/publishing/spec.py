@@ -13,14 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from committers.publishing.files import BUCKET
-from txn.changes import Change, TableShape, former_name
+from txn.changes import TableShape, former_name
 from txn.delta.commits import FIRST_TXID
-from txn.delta.definition import TableDefinition
-from txn.delta.topology_table import (
-    ShapePolicy,
-    refuse_unusable,
-    shape_changes,
-)
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
@@ -123,24 +117,15 @@ class TableSpec:
             was=self.columns_were,
         )
 
-    def changes(
-        self, table: TableDefinition, name: str, policy: ShapePolicy, *, is_empty: bool
-    ) -> tuple[Change, ...]:
-        """Return every difference between a table and this specification.
+    def require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
+        """Refuse a table that was made with other settings of the session.
 
         Args:
-            policy: what the settings allow.
-            is_empty: True if the table has no rows: it takes every shape at once.
+            properties: of the table `name`.
 
         Raises:
-            TableRefusedError: another topology's table, one of a newer release, of other settings
-                of the session or with an unknown feature.
+            TableRefusedError: naming the settings.
         """
-        refuse_unusable(table, name, self.topology, self.kind, self.semantics)
-        self._require_settings(table.configuration, name)
-        return shape_changes(table, name, self.shape, policy, is_empty=is_empty)
-
-    def _require_settings(self, properties: Mapping[str, str | None], name: str) -> None:
         stored = {k: v or DEFAULT for k, v in properties.items() if k.startswith(_SESSION)}
         if not stored or not self.settings:
             return  # somebody has unset them: there is nothing to compare with

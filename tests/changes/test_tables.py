@@ -142,17 +142,17 @@ CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] =
     "two columns change names": (
         ROWS,
         {"was": {"k": "v", "v": "k"}},
-        [(CHOICE, "renames 'v' to 'k', and the"), (CHOICE, "renames 'k' to 'v', and the")],
+        [(REFUSED, "renames 'v' to 'k', and the"), (REFUSED, "renames 'k' to 'v', and the")],
     ),
     "column renamed to one that goes away": (
         ROWS,
         {"columns": {"k": "string", "txid": "long"}, "was": {"k": "v"}},
-        [(CHOICE, "renames 'v' to 'k', and the table has"), (CHOICE, "column 'v' of the table")],
+        [(REFUSED, "renames 'v' to 'k', and the table has"), (CHOICE, "column 'v' of the table")],
     ),
     "key renamed to one that goes away": (
         STATE,
         {"keys": ("day",), "was": {"day": "user"}},
-        [(CHOICE, "renames 'user' to 'day', and the table"), (REBUILD, "key 'user' goes away")],
+        [(REFUSED, "renames 'user' to 'day', and the table"), (REBUILD, "key 'user' goes away")],
     ),
     "renamed long ago, and new under the former name": (ROWS, {"was": {"v": "k"}}, []),
     "renamed long ago, twice": (ROWS, {"was": {"v": "k", "k": "old"}}, []),
@@ -242,6 +242,15 @@ def test_a_new_key_in_place_of_another_is_asked_whether_it_is_renamed() -> None:
     )
     added = compare_tables("t", STATE, replace(STATE, keys=("day", "user", "k")))
     assert "columns_were" not in added[0].way_out
+
+
+def test_a_rename_that_is_written_the_wrong_way_round_is_told() -> None:
+    """The new name comes first; the other way round the way out has both names."""
+    exchanged = replace(STATE, keys=("day", "customer"), was={"user": "customer"})
+    changes = refused(compare_tables("t", STATE, exchanged))
+    assert "Write the new name first: columns_were={'customer': 'user'}." in [
+        change.way_out for change in changes
+    ]
 
 
 def test_properties_describe_the_shape() -> None:

@@ -71,11 +71,11 @@ class Links:
         ports = free_ports(slots * len(targets))
         self.slots = [Slot(ports[n::slots][: len(targets)]) for n in range(slots)]
         self._targets = list(targets)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def start(self) -> None:
         """Listen."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 

@@ -87,7 +87,11 @@ def test_a_new_table_gets_its_history_from_the_command_line(tmp_path: Path) -> N
     told = txn(tmp_path, "backfill", "sales.py:topology", "--table", f"{tmp_path}/totals")
     assert told.splitlines()[-2:] == [
         "Table totals is filled up to txid 1.",
-        f"Start the new program with --set backfilled_tables={tmp_path}/totals.",
+        (
+            "Stop the former program, then start the new one with --set "
+            f"backfilled_tables={tmp_path}/totals. `txn plan sales.py:topology --set "
+            f"backfilled_tables={tmp_path}/totals` shows what else it needs."
+        ),
     ]
     again = txn(tmp_path, "backfill", "sales.py:topology", "--set", "backfilled_tables=totals")
     assert "filled up to" not in again

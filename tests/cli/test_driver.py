@@ -57,9 +57,13 @@ def java_processes(folder: Path) -> list[str]:
     ("options", "said"),
     [
         (("--conf", "spark.driver.memory=1x"), "Java ended before Spark was up"),
+        (
+            ("--conf", "spark.serializer=no.such.Class"),
+            "Spark did not start: ClassNotFoundException: no.such.Class.",
+        ),
         (("--zookeeper", "embedded:program.py/no-folder"), "program.py"),
     ],
-    ids=["spark", "zookeeper"],
+    ids=["java", "spark", "zookeeper"],
 )
 def test_one_that_cannot_start_takes_the_other_along(
     tmp_path: Path, options: tuple[str, ...], said: str

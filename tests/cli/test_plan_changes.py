@@ -180,21 +180,30 @@ def test_a_next_generation_is_planned(world: World) -> None:
         0,
         [
             "changes (txid 1 is committed)",
-            "  totals  needs a rebuild (2)     its buckets change from 4 to 2",
-            "  totals  from the next txid (2)  value 'again' is new",
+            (
+                "  totals  needs a rebuild (2)     its buckets change from 4 to 2, in its next "
+                "generation"
+            ),
+            "  totals  from the next txid (2)  value 'again' is new, in its next generation",
             (
                 "  totals  from the next txid (2)  its next generation, which is filled up to txid "
                 "1, takes its place"
             ),
         ],
     )
+    code, lines = world.changes(PROGRAM, "--zookeeper", world.zookeeper)
+    waits = "totals  carries on  its next generation, which is filled up to txid 1, waits: "
+    assert (code, lines[1].strip().startswith(waits)) == (0, True)
+    misspelt = ("--set", "rebuilt_tables=totls")
+    run = world.txn("run", PROGRAM, "--zookeeper", world.zookeeper, *misspelt)
+    assert "Note: rebuilt_tables names 'totls', which is no table of the program; " in run.stderr
+    assert "did you mean 'totals'?" in run.stderr
+    assert "Table totals: its next generation, which is filled up to txid 1, waits" in run.stderr
     folder = world.folder / "totals" / "generation-1"
     code, lines = world.changes(PROGRAM, *options)
     assert (code, lines[1].split("  ")[2]) == (1, "refused")
     assert "filled by another program: its buckets change from 2 to 4; value 'again'" in lines[1]
-    assert (
-        lines[2].strip().startswith(f"Delete the folder {folder}, ".replace(f"{world.folder}/", ""))
-    )
+    assert f"delete the folder {folder}, ".replace(f"{world.folder}/", "") in lines[2]
     shutil.rmtree(folder)
 
 

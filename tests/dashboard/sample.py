@@ -419,7 +419,9 @@ class Sample:
                     error="BatchError: [MALFORMED_RECORD_IN_PARSING] line 17 of 2013-0180.csv",
                 ),
             ),
-            standbys=(StandbyIdentity(host="beta", pid=os.getpid(), since=iso(self.now - 8000)),),
+            standbys=(
+                (StandbyIdentity(host="beta", pid=os.getpid(), since=iso(self.now - 8000)), None),
+            ),
             notices=NoticesRecord(
                 epoch=3,
                 txid=newest,

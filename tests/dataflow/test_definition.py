@@ -71,6 +71,16 @@ def test_which_tables_may_never_have_been_made(tmp_path: Path) -> None:
     assert unborn("first") == unborn(seen=("one",)) == {"both", "asking", "bad"}
     assert unborn(seen=("one", "two")) == unborn("first", seen=("two",)) == {"asking", "bad"}
 
+    # A table that the former program did not name is new if something was read for it.
+    def added(*read: str, seen: tuple[str, ...] = ()) -> set[str]:
+        declared = [str(tmp_path / "first")]
+        names = topology.definition.unborn_tables((), seen, declared, read)
+        return {Path(name).name for name in names}
+
+    assert added() == everything
+    assert added("one") == {"first", "bad"}
+    assert added("one", seen=("one",)) == {"bad"}
+
 
 def test_a_definition_is_what_was_declared_so_far(tmp_path: Path) -> None:
     """What is declared later is in a later definition; one that leads nowhere is refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,14 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
         case "expect":
             return streams[step.of[0]].expect(
                 args["name"], _sql(args["where"]), args["on_violation"]
+            )
+        case "watermark":
+            return streams[step.of[0]].watermark(
+                args["column"],
+                timedelta(microseconds=args["delay"]),
+                late=args["on_violation"],
+                by=args["by"],
+                idle_after=args["idle_after"],
             )
         case "merge":
             first, *others = (streams[one] for one in step.of)

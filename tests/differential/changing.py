@@ -19,7 +19,7 @@ from txn.testing.progress import MemoryNodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["HALF_PUBLISHED", "NAMES_A_SETTING", "fill_beside", "wrong_marks"]
+__all__ = ["HALF_PUBLISHED", "NAMES_A_SETTING", "fill_beside", "left_alone", "wrong_marks"]
 
 HALF_PUBLISHED = re.compile(
     r"Run the former program until that txid is committed \(--until (\d+)\)"
@@ -34,24 +34,23 @@ def fill_beside(
     program: Program, life: Life, session: SparkSession, folder: Path, nodes: MemoryNodes
 ) -> None:
     """Fill new tables, and next generations of others, before the run, as `txn backfill` does."""
-    tables, copied = (
-        [str(folder / change.table) for change in life.changes if change.args.get("how") == how]
-        for how in ("beside", "copied")
-    )
     name = f"d{program.seed}"
-    if not [*tables, *copied] or not nodes.open(name).peek().committed.txid:
-        return
-    status = nodes.status(name)
-    fill(
-        build(program, name, folder).definition,
-        session,
-        nodes.open(name),
-        [*tables, *copied],
-        copied=copied,
-        epoch=status.epoch,
-        life=status.incarnation,
-        stragglers=[],
-    )
+    for how in ("beside", "copied"):
+        changes = [change for change in life.changes if change.args.get("how") == how]
+        tables = [str(folder / change.table) for change in changes]
+        if not tables or not nodes.open(name).peek().committed.txid:
+            continue
+        status = nodes.status(name)
+        fill(
+            build(program, name, folder).definition,
+            session,
+            nodes.open(name),
+            tables,
+            copied=tables if how == "copied" else (),
+            epoch=status.epoch,
+            life=status.incarnation,
+            stragglers=[],
+        )
 
 
 def wrong_marks(program: Program, boundaries: Sequence[int], folder: Path) -> str | None:
@@ -62,6 +61,10 @@ def wrong_marks(program: Program, boundaries: Sequence[int], folder: Path) -> st
             for boundary, life in zip(boundaries, program.lives, strict=True)
             if any(change.table == step.id for change in life.changes)
         }
+        if any(
+            c.op == "refill" and c.table == step.id for one in program.lives for c in one.changes
+        ):
+            allowed.add(0)  # no batch had needed the table yet: it got its history then
         path = folder / step.id
         if not (path / "_delta_log").exists():
             continue
@@ -73,10 +76,37 @@ def wrong_marks(program: Program, boundaries: Sequence[int], folder: Path) -> st
     return None
 
 
+def left_alone(program: Program, boundaries: Sequence[int], folder: Path) -> set[str]:
+    """The tables that need not be as the last program has them.
+
+    One was dropped while it held a txid that a crash had left in it alone. Another one waits with a
+    change for the columns of its stream, and no batch has come since.
+    """
+    unknown = {source.name for source in program.sources if not source.known}
+    found = set()
+    for boundary, life in zip(boundaries, program.lives, strict=True):
+        for change in life.changes:
+            path = folder / change.table
+            if change.op == "drop_table" and (path / "_delta_log").exists():
+                found |= {change.table} if max(_txids(path), default=0) > boundary else set()
+            if boundary == program.txids and change.op.endswith("_column") and unknown:
+                found.add(change.table)
+    return found
+
+
+def _txids(path: Path) -> Iterator[int]:
+    for said in _told(path, "txn"):
+        if "last_txid" in said:
+            yield said["last_txid"]
+
+
 def _marks(path: Path) -> Iterator[dict[str, Any]]:
+    return _told(path, "txn_change")
+
+
+def _told(path: Path, key: str) -> Iterator[dict[str, Any]]:
     for log in sorted((path / "_delta_log").glob("[0-9]*.json")):
         for line in log.read_text().splitlines():
-            said = json.loads(line).get("commitInfo", {}).get("txn_change")
+            said = json.loads(line).get("commitInfo", {}).get(key)
             if said:
-                mark: dict[str, Any] = json.loads(said) if isinstance(said, str) else said
-                yield mark
+                yield json.loads(said) if isinstance(said, str) else said

@@ -146,7 +146,8 @@ class _Evolution:
                 yield Change(op="drop_table", table=step.id)
         yield from self._added_tables()
         for source in self.program.sources:
-            if source.name not in self.busy:
+            # A program knows one former name, and a life may commit nothing under the next one.
+            if source.name not in self.busy and not source.called:
                 new = f"{source.name}.{len(source.called)}"
                 yield Change(op="rename_stream", table=source.name, args={"new": new})
         for name, step in self.gone.items():
@@ -299,7 +300,9 @@ class _Evolution:
     def _is_spare(self, step: Step) -> bool:
         """Whether every source, rule and failure has another table behind it."""
         sources = {source.name for source in self.program.sources}
-        watched = sources | {s.id for s in self.program.steps if s.op in ("expect", "fail")}
+        watched = sources | {
+            s.id for s in self.program.steps if s.op in ("expect", "watermark", "fail")
+        }
         others = [table for table in self.program.tables if table.id != step.id]
         behind = set[str]().union(*(self._ancestors(table) for table in others))
         return watched & self._ancestors(step) <= behind

@@ -16,7 +16,13 @@ from committers.state import keys
 from tests.committers.aggregates.cases import OutOfRangeError
 from tests.differential.build import build
 from tests.differential.changes import held, programs_of
-from tests.differential.changing import HALF_PUBLISHED, NAMES_A_SETTING, fill_beside, wrong_marks
+from tests.differential.changing import (
+    HALF_PUBLISHED,
+    NAMES_A_SETTING,
+    fill_beside,
+    left_alone,
+    wrong_marks,
+)
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program
 from tests.differential.life import HungError, LifeRun
@@ -122,7 +128,9 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
         return Verdict("late", f"it ended at txid {committed} of {program.txids}")
     if error_of_marks := wrong_marks(program, boundaries, folder):
         return Verdict("differs", error_of_marks)
-    return _compared(held(program), spark, folder, expected, broken)
+    alone, last = left_alone(program, boundaries, folder), held(program)
+    steps = tuple(step for step in last.steps if step.id not in alone)
+    return _compared(last.model_copy(update={"steps": steps}), spark, folder, expected, broken)
 
 
 def _ended(program: Program, error: TxnError) -> Verdict:
@@ -204,7 +212,8 @@ def _run(
         if asked and run.error is not None and NAMES_A_SETTING.search(str(run.error)):
             lives.append(run := _live(changed, life, session, folder, nodes))
         if run.error is not None and (txid := HALF_PUBLISHED.search(str(run.error))):
-            former = programs[number - 1], Life(until=int(txid[1]))
+            # Whoever died before its first batch has changed nothing yet.
+            former = programs[max(reached - 1, 0)], Life(until=int(txid[1]))
             lives.append(run := _live(*former, session, folder, nodes))
             if run.error is None:
                 lives.append(run := _live(changed, life, session, folder, nodes))

@@ -14,6 +14,7 @@ from tests.differential.aggregation import aggregated
 from tests.differential.changes import always_there, programs_of, renamed
 from tests.differential.columns import Columns, columns_of, streams_of
 from tests.differential.declaration import Change, Program, Source, Step
+from tests.differential.event_time import EventTime
 from tests.differential.values import decode, group_key, order_key, text_of
 
 __all__ = ["Expected", "emptied", "expected_tables"]
@@ -149,6 +150,7 @@ class _Run:
         """Programs of later lives, each with the last txid before it."""
         self.emptied = emptied(program) | set(quarantined)
         self.sources = {source.name: source for source in program.sources}
+        self.event_time = EventTime(program)
         self.tables: dict[str, Expected] = {}
         self.bad: dict[str, list[Row]] = {}
         """Rule -> the rows that broke it, with their txids."""
@@ -217,14 +219,24 @@ class _Run:
                 state = self.states[step.id]
                 state.apply(rows[step.of[0]] if alive else [], txid, active=alive)
                 self.tables[step.id].rows = list(state.shown.values())
-            elif step.op == "expect":
+            elif step.op in ("expect", "watermark"):
                 into = rows[step.of[0]]
-                rows[step.id] = [row for row in into if _holds(step.args["where"], row)]
-                broken = [row for row in into if not _holds(step.args["where"], row)]
+                broken = [row for row in into if self._breaks(step, row, txid)]
+                is_kept = step.args["on_violation"] == "keep"
+                kept = [row for row in into if is_kept or not self._breaks(step, row, txid)]
+                rows[step.id] = kept
                 bad = self.bad.setdefault(step.id, [])
                 bad += [{"txid": txid} | row for row in broken if alive]
             else:
                 rows[step.id] = self._stream(step, rows, before, txid)
+
+        self.event_time.take(txid, rows)
+
+    def _breaks(self, rule: Step, row: Row, txid: int) -> bool:
+        if rule.op == "expect":
+            return not _holds(rule.args["where"], row)
+        at, watermark = row[rule.args["column"]], self.event_time.watermark(txid)
+        return at is None or (watermark is not None and at <= watermark)
 
     def change(self, txid: int) -> None:
         """Take the changes before a txid."""

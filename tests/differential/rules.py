@@ -18,7 +18,7 @@ from tests.differential.columns import Columns, columns_of
 from tests.differential.declaration import Program, Step
 from tests.differential.values import draw_value, encode
 
-__all__ = ["BAD_ROWS", "bad_rows_of", "with_rules"]
+__all__ = ["BAD_ROWS", "bad_rows_of", "placed", "with_rules"]
 
 BAD_ROWS = "bad_rows"
 """Folder of the table of rows that are set aside."""
@@ -44,8 +44,8 @@ def with_rules(program: Program, strength: Mapping[str, int]) -> Program:
         if (rule := _rule(draw, of, columns[of], f"r{number}", strength.get(of, 0))) is None:
             continue
         columns[rule.id] = columns[of]
-        if (placed := _placed(draw, steps, rule)) is not None:
-            steps = placed
+        if (result := placed(draw, steps, rule)) is not None:
+            steps = result
             streams.append(rule.id)
     strong = [source.name for source in program.sources if strength[source.name]]
     if strong and draw.random() < 0.3:
@@ -67,7 +67,7 @@ def _rule(draw: random.Random, of: str, columns: Columns, name: str, strength: i
     return Step(id=name, op="expect", of=(of,), args=args)
 
 
-def _placed(draw: random.Random, steps: list[Step], rule: Step) -> list[Step] | None:
+def placed(draw: random.Random, steps: list[Step], rule: Step) -> list[Step] | None:
     """The steps with the rule before some readers of its stream; None: it has no reader."""
     of = rule.of[0]
     readers = [step.id for step in steps if of in step.of]
@@ -98,5 +98,5 @@ def _scattered(draw: random.Random, of: str) -> list[Step]:
 
 def bad_rows_of(program: Program) -> list[Step]:
     """The rules that set rows aside."""
-    rules = [step for step in program.steps if step.op == "expect"]
+    rules = [step for step in program.steps if step.op in ("expect", "watermark")]
     return [step for step in rules if step.args["on_violation"] == "set_aside"]

@@ -109,17 +109,24 @@ class Station:
         self.poisoned, self.joint_fails, self.waits = poisoned, joint_fails, waits
         self.early = (SimpleNamespace(name="t"),)
         self.late: tuple[Any, ...] = ()
+        self.has_event_time = False
         self.jobs: list[list[int]] = []
         self.discarded: list[int] = []
         self.events: list[tuple[str, int]] = []
         self.errors: dict[int, BaseException] = {}
         self.spans: list[Any] = []
 
-    def emit(self, attempt: TransactionAttempt, _: Any, *, one_task: bool) -> Any:
+    def emit(self, attempt: TransactionAttempt, *_: Any, one_task: bool) -> Any:
         """An emission that knows its attempt."""
         if attempt.txid == self.poisoned:
             raise FailedException("poisoned")
-        return SimpleNamespace(attempt=attempt, one_task=one_task, reading=nullcontext)
+        return SimpleNamespace(
+            attempt=attempt,
+            one_task=one_task,
+            reading=nullcontext,
+            evaluation=SimpleNamespace(),
+            newest_times={},
+        )
 
     def require_columns(self, emission: Any) -> None:
         """Some have to wait."""
@@ -175,7 +182,7 @@ class Told:
         """One table."""
         self.events.append(("staged", live.attempt.txid))
 
-    def emitted(self, live: LiveAttempt) -> None:
+    def emitted(self, live: LiveAttempt, _: Any) -> None:
         """All of them."""
         self.events.append(("emitted", live.attempt.txid))
 

@@ -37,6 +37,7 @@ def answer(
         plan=lambda order, window_full: FROM_SPOUTS,
         facts=SpoutFacts("t", lambda: None),
         readable=readable,
+        dimensions=dict,
     )
     tables, jobs = SimpleNamespace(all=(), maintained=()), SimpleNamespace(slots=1)
     equipment: Any = SimpleNamespace(stations=stations, tables=tables, jobs=jobs)

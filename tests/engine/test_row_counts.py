@@ -59,6 +59,17 @@ def test_a_lost_group_fails_the_batch(spark: SparkSession) -> None:
         counts.check(staged(1), "t")
 
 
+def test_rows_that_reach_nothing_are_conserved(spark: SparkSession) -> None:
+    """Spark leaves out the rows of a join without any result, some releases their counts, too."""
+    counts = Conservation()
+    rows = counts.entering(spark.sql("SELECT * FROM VALUES ('a', 1), ('b', 2) AS t(k, v)"))
+    nothing = rows.join(rows.select("k"), "k", "left_anti")
+    counts.leaving(grouped(nothing)).write.format("noop").mode("overwrite").save()
+    counts.check(staged(0), "t")
+    with pytest.raises(FailedException, match="the staged files hold 1"):
+        counts.check(staged(1), "t")
+
+
 def test_a_file_with_fewer_rows_than_were_written_fails_the_batch(spark: SparkSession) -> None:
     """The footers of the staged files must hold every partial."""
     with pytest.raises(FailedException, match="the staged files hold 1"):

@@ -99,6 +99,11 @@ def test_the_tests_on_the_page_pass(
         test(spark, tmp_path / name)
 
 
+def test_the_program_of_event_time_prints_what_the_page_shows(tmp_path: Path) -> None:
+    """docs/time.md: the late row is the one that the picture has."""
+    assert follow(blocks("time.md"), tmp_path) == (tmp_path, 1)
+
+
 def test_the_spout_on_the_page_is_made() -> None:
     """docs/files.md: it has no argument that does not exist."""
     (program,) = [text for kind, text in blocks("files.md") if kind == "python"]

@@ -22,11 +22,17 @@ from tests.faults.test_recover import Poisonable, records
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.backends import open_backend
 from txn.engine.work.tables import Tables
-from txn.errors import FailedException, RecoveryRefusedError, TopologyError
+from txn.errors import (
+    CommitConflictError,
+    FailedException,
+    RecoveryRefusedError,
+    TopologyError,
+)
 from txn.interfaces import Publication, Published, SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.operations.recover import read_tables, write
 from txn.protocol.recovery import Newest
+from txn.topology import TxnState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,9 +81,14 @@ class World:
         aside = AppendTable(self.folder / "aside", self.kind.value) if "aside" in tables else None
         topology = Topology("late", TopologyConfig(**{**settings, **config}), bad_rows=aside)
         stream = topology.stream("s", spout)
+        states: dict[str, TxnState] = {}
         for table in tables:
             path, semantics = self.folder / table, self.kind.value
             if table == "aside":
+                continue
+            if table == "asked":
+                asked = stream.state_query(states["late"], on="k", as_of="txid-1")
+                asked.partition_persist(AppendTable(path, semantics))
                 continue
             if "rows" in table:
                 stream.partition_persist(AppendTable(path, semantics))
@@ -85,7 +96,8 @@ class World:
             layout = "log" if "log" in table else "upsert"
             own = buckets if table == "late" else 4
             state = StateTable(path, semantics, layout=layout, buckets=own)
-            stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
+            grouped = stream.group_by("k")
+            states[table] = grouped.persistent_aggregate(state, n=Count(), total=Sum("v"))
         return topology
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
@@ -143,6 +155,22 @@ def test_a_table_that_comes_late_holds_every_record_once(world: World) -> None:
     assert world.rows("late_rows") == world.rows("rows")
 
 
+def test_a_query_of_a_late_table_finds_its_history(world: World) -> None:
+    """The first batch after a table was filled with its history already queries what the table was
+    filled with.
+    """
+    before = world.run({"p1": 5, "p2": 2}, ("rows",))
+    settings = {"backfilled_tables": ("late",), "new_tables": ("asked",)}
+    after = world.run({"p1": 9, "p2": 5}, ("rows", "late", "asked"), **settings)
+    rows = world.rows("rows")
+    asked = rows_of(world.folder / "asked", "p", "i", "k", "n", "txid")
+    assert {txid for *_, txid in asked} == set(range(before + 1, after + 1))
+    for p, i, k, n, txid in asked:
+        earlier = sum(key == k for _, _, key, _, own in rows if own < txid)
+        assert (p, i, k, earlier or None) == (p, i, k, n)
+    assert any(n for *_, n, txid in asked if txid == before + 1)
+
+
 def test_a_late_table_takes_no_txid_without_its_planned_parts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +214,32 @@ def test_a_table_is_filled_beside_the_former_program(world: World) -> None:
     assert world.totals("late") == world.totals("totals") == world.expected()
     with pytest.raises(TopologyError, match="has no table 'nowhere' to fill"):
         program.backfill(world.spark, ["nowhere"], zookeeper=world.hosts)
+
+
+def test_a_second_filling_of_a_table_is_told(world: World) -> None:
+    """Of two fillings at once the slower one ends with an error that names the table; started
+    again, it finds nothing to do. The table has every txid once.
+    """
+    after = world.run({"p1": 6, "p2": 2})
+    table, tables = str(world.folder / "late_rows"), ("rows", "totals", "late_rows")
+    began = []
+
+    def fill(counts: Mapping[str, int]) -> dict[str, int]:
+        topology = world.topology(counts, tables, backfilled_tables=("late_rows",))
+        return topology.backfill(world.spark, [table], zookeeper=world.hosts)
+
+    def another(point: str, attempt: TransactionAttempt) -> None:
+        if point == "backfilled" and not began:
+            began.append(attempt)
+            assert fill({"p1": 6, "p2": 2}) == {table: after}
+
+    with (
+        observing(another),
+        pytest.raises(CommitConflictError, match=r"second `txn backfill`.*each txid once.*start "),
+    ):
+        fill({"p1": 6, "p2": 2})
+    assert fill({"p1": 6, "p2": 2}) == {}  # it is not late any more
+    assert world.rows("late_rows") == world.rows("rows")
 
 
 def test_a_wiped_zookeeper_is_rebuilt_while_a_table_is_filled(
@@ -338,6 +392,20 @@ def test_a_filling_changes_no_table_that_the_leader_knows(
     monkeypatch.undo()
     world.run({"p1": 4}, tables, buckets=8, backfilled_tables=["late"])
     assert world.totals("late") == world.expected()
+
+
+def test_a_started_table_is_not_left_out_before_its_first_commit(world: World) -> None:
+    """A program that lacks a table which a start has filled is refused, also if nothing was
+    committed since; `txn plan` says so.
+    """
+    after = world.run({"p1": 4}, ("rows",))
+    assert after == world.run({"p1": 4}, ("rows", "late"), backfilled_tables=("late",))
+    former = world.topology({"p1": 5}, ("rows",))
+    assert compare_topology(former, world.hosts).is_refused
+    with pytest.raises(RecoveryRefusedError, match="does not name table '.*late' of topology"):
+        world.run({"p1": 5}, ("rows",))
+    world.run({"p1": 5}, ("rows",), dropped_tables=("late",))
+    world.run({"p1": 6}, ("rows",))  # the setting may go
 
 
 def test_history_that_is_gone_is_told_before_anything_happens(

@@ -14,6 +14,7 @@ from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
+from spouts.memory import MemoryTransactionalSpout
 from tests.faults.partitioned_run import SCHEMA, Literals
 from tests.faults.support import CrashedError, clean_logs, crash_at, observing, rows_of
 from tests.faults.test_recover import records
@@ -22,6 +23,7 @@ from txn.errors import RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import SpoutKind
 from txn.operations.changes.topology import compare_topology
 from txn.spark.lazy import sf
+from txn.topology import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +49,7 @@ class World:
         changed: bool = False,
         history: bool = True,
         renames: bool = True,
+        factor: int = 2,
         **config: Any,
     ) -> Topology:
         """The topology over the first so many records of each partition.
@@ -55,6 +58,7 @@ class World:
             changed: a new value, a renamed key, more buckets, and another transform.
             history: False: only what the tables' own rows allow.
             renames: False: without the renamed key.
+            factor: what the other transform multiplies with, 2 or 3.
         """
         data = {name: records(name, count) for name, count in counts.items()}
         spout = Literals(data, SCHEMA, take_per_partition=1, kind=self.kind)
@@ -65,7 +69,8 @@ class World:
         semantics = self.kind.value
         key = "key" if changed and renames else "k"
         were = {"key": "k"} if key == "key" else None
-        rows = stream.transform(_doubled) if changed and history else stream
+        times = _doubled if factor == 2 else _tripled
+        rows = stream.transform(times) if changed and history else stream
         if key == "key":
             rows = rows.transform(lambda frame: frame.withColumnRenamed("k", "key"))
         extra = {"most": Max("v")} if changed else {}
@@ -108,6 +113,10 @@ class World:
 
 def _doubled(frame: DataFrame) -> DataFrame:
     return frame.withColumn("v", sf.col("v") * 2)
+
+
+def _tripled(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("v", sf.col("v") * 3)
 
 
 @pytest.fixture(params=[SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE], ids=lambda kind: kind.value)
@@ -223,6 +232,91 @@ def test_a_generation_of_another_program_is_refused(
     ]
 
 
+def test_one_filling_from_own_rows_and_from_the_source(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Of two tables that are filled at once, one may begin with its own rows."""
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    counts = {"p1": 3}
+    last = world.run(counts)
+    rows, totals = str(warehouse / "rows"), str(warehouse / "totals")
+    program = world.topology(counts, changed=True, renames=False, history=False)
+    filled = program.backfill(spark, [rows, totals], from_rows=[totals], zookeeper=world.hosts)
+    assert filled == {rows: last, totals: last}
+
+
+def test_a_generation_that_lost_its_history_is_to_be_deleted_first(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Where the logs lose what a half-filled generation lacks, the refusal names the txids and the
+    folder, and its way out works.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    first = world.run({"p1": 2})
+    world.fill({"p1": 2})
+    for count in range(3, 8):
+        last = world.run({"p1": count})
+    clean_logs(*(warehouse / table for table in ALL))
+    lacks = rf"txids {first + 1} to \d+ read was cleaned.*delete the folder .*, and let it"
+    with pytest.raises(RecoveryRefusedError, match=lacks):
+        world.fill({"p1": 7})
+    for table in ALL:
+        shutil.rmtree(warehouse / table / "generation-1")
+    assert set(world.fill({"p1": 7}, rows=True).values()) == {last}
+
+
+@pytest.mark.parametrize("table", ["rows", "late"])
+def test_what_a_program_with_other_transforms_has_filled_is_refused(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, table: str
+) -> None:
+    """A filling, a start and `txn plan` refuse a next generation, or a late table, of which another
+    program computed the rows; filled again, it has those of the present program.
+    """
+    world = World(spark, zookeeper.hosts, warehouse, SpoutKind.OPAQUE)
+    path = str(warehouse / table)
+
+    def program(count: int, factor: int, *, late: bool = True) -> Topology:
+        topology = world.topology({"p1": count}, backfilled_tables=[table] if late else [])
+        stream = Stream(topology, topology.sinks[0].parent)
+        if late and table == "late":
+            times = {2: _doubled, 3: _tripled}[factor]
+            stream.transform(times).partition_persist(AppendTable(path, "opaque"))
+        elif late:
+            topology = world.topology(
+                {"p1": count},
+                changed=True,
+                renames=False,
+                factor=factor,
+                backfilled_tables=[table],
+                rebuilt_tables=ALL[1:],
+            )
+        return topology
+
+    def run(topology: Topology) -> None:
+        topology.run(spark, zookeeper=world.hosts, until="caught_up")
+
+    run(program(3, 2, late=False))
+    program(3, 2).backfill(spark, [path], zookeeper=world.hosts)
+    other = program(4, 3)
+    for attempt in (
+        lambda: other.backfill(spark, [path], zookeeper=world.hosts),
+        lambda: run(program(4, 3)),
+    ):
+        with pytest.raises(RecoveryRefusedError, match=r"computes other rows.*delete the folder"):
+            attempt()
+    told = compare_topology(other, world.hosts)
+    assert told.is_refused
+    folder = warehouse / table / ("generation-1" if table == "rows" else "")
+    assert any(
+        f"elete the folder {folder}" in p.change.way_out + p.change.what for p in told.changes
+    )
+    shutil.rmtree(folder)
+    program(3, 3).backfill(spark, [path], zookeeper=world.hosts)
+    run(program(4, 3))
+    tripled = sorted((*row[:3], 3 * row[3]) for row in records("p1", 4))
+    assert [row[:4] for row in rows_of(warehouse / table, "p", "i", "k", "v")] == tripled
+
+
 def test_a_history_that_is_gone_leaves_the_tables_own_rows(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
@@ -286,3 +380,25 @@ def test_a_generation_is_no_rows_for_a_reader_of_the_table(
     world.run({"p1": 5}, changed=True, renames=False, backfilled_tables=ALL)
     follow()
     assert rows_of(warehouse / "copies", "p", "i") == [("p1", i) for i in range(5)]
+
+
+def test_the_types_of_all_tables_are_refused_at_once(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A column that a transform widens is refused in one error for every table that has it."""
+
+    def run(kind: str, **config: Any) -> None:
+        topology = Topology("wider", TopologyConfig(**config))
+        rows = topology.stream("s", MemoryTransactionalSpout([[("a", 1)]], "k string, v int"))
+        wide = rows.transform(lambda frame: frame.withColumn("v", sf.col("v").cast(kind)))
+        wide.partition_persist(AppendTable(warehouse / "rows"))
+        totals = StateTable(warehouse / "totals")
+        wide.group_by("k").persistent_aggregate(totals, most=Max("v"))
+        topology.run(spark, zookeeper=f"{zookeeper.hosts}/wider", until="caught_up")
+
+    run("int")
+    with pytest.raises(TableRefusedError, match=r"rows differs.*'v' changes.*totals differs"):
+        run("bigint")
+    run("bigint", rebuilt_tables=(str(warehouse / "rows"), str(warehouse / "totals")))
+    read = StateTable(warehouse / "totals").read(spark)
+    assert [tuple(row) for row in read.collect()] == [("a", 1)]

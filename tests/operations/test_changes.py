@@ -299,7 +299,7 @@ def test_a_folder_with_other_files_is_refused(world: World) -> None:
     Path("full/notes.txt").write_text("mine")
     settings = {"new_tables": ("full",), "dropped_tables": ("rows",)}
     changed = [p.change for p in world.compare(program(rows="full", settings=settings)).changes]
-    assert [(c.subject, c.number) for c in changed] == [("full", "TXN-301")]
+    assert [(c.subject, c.number) for c in changed] == [("full", "TXN-301"), ("rows", "")]
 
 
 # --- tables and streams ----------------------------------------------------------------------
@@ -330,7 +330,34 @@ def test_new_and_dropped_tables_need_their_settings(world: World) -> None:
     assert [p.change.number for p in world.compare(both).changes] == ["TXN-812", ""]
     settings = {"new_tables": ("elsewhere",), "dropped_tables": ("rows",)}
     allowed = world.compare(program(rows="elsewhere", settings=settings))
-    assert shown(allowed) == [("elsewhere", Verdict.FROM_NEXT, True, 3)]
+    assert shown(allowed) == [
+        ("elsewhere", Verdict.FROM_NEXT, True, 3),
+        ("rows", Verdict.CHOICE, True, 3),
+    ]
+    assert "its rows stay" in allowed.changes[1].change.what
+
+
+def test_a_setting_that_names_no_table_is_told(world: World) -> None:
+    """A name that is misspelt, or left over from a former program, refuses nothing and is shown."""
+    change = only(world.compare(program(settings={"backfilled_tables": ("row",)}))).change
+    assert (change.verdict, change.allowed) == (Verdict.CARRIES_ON, True)
+    assert change.what == (
+        "backfilled_tables names 'row', which is no table of the program; did you mean 'rows'?"
+    )
+
+
+def test_a_setting_that_gives_up_nothing_is_told(world: World) -> None:
+    """A dropped table or stream that nobody knows is misspelt, or left over; it refuses nothing."""
+    settings = {"dropped_tables": ("totls",), "dropped_streams": ("t",)}
+    changes = [p.change for p in world.compare(program(settings=settings)).changes]
+    assert [(change.verdict, change.allowed) for change in changes] == [
+        (Verdict.CARRIES_ON, True),
+        (Verdict.CARRIES_ON, True),
+    ]
+    assert [change.what for change in changes] == [
+        "dropped_tables names 'totls', of which nothing is recorded; did you mean 'totals'?",
+        "dropped_streams names 't', of which nothing is recorded",
+    ]
 
 
 def test_each_new_table_is_named(world: World) -> None:

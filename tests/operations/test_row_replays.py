@@ -594,3 +594,37 @@ def test_a_log_that_does_not_say_what_a_rule_stood_before(
         return
     with pytest.raises(UserError, match=said):
         world.export(rule="positive")
+
+
+TIMED = """
+from committers.append_table import AppendTable
+from spouts.files import FileSpout
+from txn import Topology, TopologyConfig
+
+config = TopologyConfig(retry_backoff_ms=1, zookeeper_acl="open", max_spout_pending=1)
+topology = Topology("{name}", config, bad_rows=AppendTable("{folder}/bad"))
+spout = FileSpout("in/*.csv", format="csv", schema="k string, at timestamp", header=True)
+rows = topology.stream("s", spout).watermark("at", "1 minute", late="{late}")
+rows.partition_persist(AppendTable("{folder}/rows"))
+"""
+
+
+def test_late_rows_count_once_they_are_kept(world: World) -> None:
+    """docs/time.md: a late row that is replayed is late once more, unless the program keeps it."""
+    world.program(TIMED, late="set_aside")
+    times = {"1.csv": ["10:00", "9:00"], "2.csv": ["9:58", "10:01"], "3.csv": ["10:02"]}
+    for name, minutes in times.items():
+        lines = [f"{name[0]}-{at},2026-03-01 {at.zfill(5)}:00" for at in minutes]
+        world.write(name, ["k,at", *lines])
+        world.run()
+    assert [row[:2] for row in world.bad] == [(2, "late")]
+    done = world.export("late.csv")
+    assert world.replay("late.csv", done.number, done.up_to).rows == 1
+    assert world.run() == 4
+    assert [row[:2] for row in world.bad] == [(2, "late"), (4, "late")]
+    world.program(TIMED, late="keep")
+    done = world.export("again.csv")
+    assert world.replay("again.csv", done.number, done.up_to).rows == 1
+    assert world.run() == 5
+    found = rows_of(world.folder / "rows", "txid", "k")
+    assert found == [(1, "1-10:00"), (1, "1-9:00"), (2, "2-10:01"), (3, "3-10:02"), (5, "2-9:58")]

@@ -45,8 +45,8 @@ def looked_at() -> TopologyStatus:
         aside,
         frozenset({3, 5}),
         (
-            StandbyIdentity(host="h", pid=os.getpid(), since=SINCE, machine=here),
-            StandbyIdentity(host="h", pid=2**30, since=SINCE, machine=here),
+            (StandbyIdentity(host="h", pid=os.getpid(), since=SINCE, machine=here), ""),
+            (StandbyIdentity(host="h", pid=2**30, since=SINCE, machine=here), ""),
         ),
     )
 

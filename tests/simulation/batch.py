@@ -19,7 +19,7 @@ from tests.simulation.chance import FAULTS
 
 __all__ = ["LIMIT", "Summary", "catch", "known_seeds", "run_chunk", "run_many", "scan"]
 
-LIMIT = 1000
+LIMIT = 4000
 """Seeds within which every mutant must be caught."""
 KNOWN = Path(__file__).with_name("mutants.json")
 """Mutant -> a seed that catches it, as the last `scan` recorded it."""

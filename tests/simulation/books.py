@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.delta import Table
 from tests.simulation.kernel import Process
 from tests.simulation.plan import TableKind, owner_of
-from tests.simulation.sources import STREAM_SIZE, records_of
+from tests.simulation.rows import STREAM_SIZE, event_time_of, is_late
+from tests.simulation.sources import records_of
 from tests.simulation.tables import shape_of
 from tests.simulation.world import World
 from txn.attempts import TransactionAttempt
@@ -46,6 +47,8 @@ class Ledger:
     """The programs that have filled a late table or a next generation."""
     lacks: bool = False
     """Its newest publication lost a file on its way."""
+    brought: bool = False
+    """Its newest publication has rows."""
 
 
 class Books:
@@ -65,6 +68,8 @@ class Books:
         """Quarantined txid -> what it was to read."""
         self.by_txid: dict[int, tuple[int, ...]] = {}
         self.starts: dict[tuple[int, int, int], dict[str, Any]] = {}
+        self.watermarks: dict[int, int | None] = {}
+        """txid -> the watermark of its first START."""
         self.newest: dict[int, dict[str, Any]] = {}
         """txid -> its newest START, as stored."""
         self.ledgers: dict[str, Ledger] = {}
@@ -97,9 +102,10 @@ class Books:
 
     def knows_release(self) -> bool:
         """Whether something durable is of the second program alone."""
-        tables = self._world.plan.tables
+        tables, node = self._world.plan.tables, self._world.ensemble.nodes.get(f"{ROOT}/program")
+        named = {*self.versions, *(json.loads(node.data)["filled"] if node else ())}
         return any(
-            name in self.versions if tables[name].since else not self.has_shape(name, 0)
+            name in named if tables[name].since else not self.has_shape(name, 0)
             for name in (table.name for table in self._world.own_tables())
         )
 
@@ -123,12 +129,15 @@ class Books:
         table.vanish()
         self.ledgers.pop(table.name, None)
 
+    def _refilled(self) -> frozenset[str]:
+        release = self._world.plan.release
+        return frozenset() if release is None else release.refilled
+
     def _is_late(self, name: str) -> bool:
         """Whether the committed txids are not all in a table yet, which may be right."""
         plan = self._world.plan
         may = plan.kind(name).since or owner_of(name) != name
-        refilled = plan.release is not None and name in plan.release.refilled
-        return bool(may or refilled) and name not in self.versions
+        return bool(may or name in self._refilled()) and name not in self.versions
 
     def _count(self, what: str) -> None:
         self._world.counts[what] += 1
@@ -190,8 +199,11 @@ class Books:
         self.newest = dict(self._in_backup)
         self.was_restored = True
         for ledger in self.ledgers.values():
-            # How often it was tried, a table's newest publication alone can still say.
-            ledger.attempts = {t: a for t, a in ledger.attempts.items() if t in ledger.txids}
+            self._forget_attempts(ledger)
+
+    def _forget_attempts(self, ledger: Ledger) -> None:
+        """How often a txid was tried, after ZooKeeper's loss only what a table holds can say."""
+        ledger.attempts = {t: a for t, a in ledger.attempts.items() if t in ledger.txids}
 
     def _check_writer(self, process: Process, writes: list[Op]) -> None:
         where = writes[0].path
@@ -256,11 +268,51 @@ class Books:
             txid == self.committed + 1 or txid - 1 in self.newest,
             f"contiguous: START of txid {txid} before that of {txid - 1}",
         )
+        self._check_watermark(record)
         self.newest[txid] = record
         self.starts[txid, attempt, epoch] = record
         self._world.trace(f"START {txid}:{attempt} epoch {epoch} {record['spouts']}")
         if before is not None and before["epoch"] != epoch:
             self._count("open txid started again by another leader")
+
+    def _check_watermark(self, record: dict[str, Any]) -> None:
+        txid, found = record["txid"], record["watermark"]
+        known = self.watermarks.setdefault(txid, found)
+        self._must(
+            found == known, f"one watermark: START {txid} has {found}, and an earlier one {known}"
+        )
+        follows = self._watermark(txid)
+        self._must(
+            found == follows,
+            f"watermark: START {txid} has {found}, and {follows} follows from the records of the "
+            f"txids up to {txid - self._world.plan.config.max_spout_pending}",
+        )
+
+    def _watermark(self, txid: int) -> int | None:
+        """The watermark that follows from the records of committed txids."""
+        plan = self._world.plan
+        newest: dict[int, tuple[int, int]] = {}
+        watermark: int | None = None
+        streams = plan.timed_streams(int(self.knows_release()))
+        last = min(self.committed, txid - plan.config.max_spout_pending)
+        for before in range(1, last + 1 if plan.timed else 0):
+            for record in self.by_txid[before]:
+                stream = record // STREAM_SIZE
+                at = max(event_time_of(record), newest.get(stream, (-(10**9), 0))[0])
+                newest[stream] = at, before
+            idle = plan.timed.idle_after if plan.timed else None
+            newest = {s: e for s, e in newest.items() if idle is None or before - e[1] < idle}
+            seen = [newest.get(stream, (None, 0)) for stream in streams]
+            awake = [at for at, since in seen if idle is None or before - since < idle]
+            if awake and None not in awake:
+                follows = min(at for at in awake if at is not None) - plan.timed.delay
+                watermark = follows if watermark is None else max(watermark, follows)
+        return watermark
+
+    def _drops(self, txid: int, record: int) -> bool:
+        timed = self._world.plan.timed
+        is_dropped = timed is not None and timed.late == "drop"
+        return is_dropped and is_late(record, self.watermarks.get(txid))
 
     def _committed(self, record: dict[str, Any], process: Process) -> None:
         txid, before = record["txid"], self.committed
@@ -269,13 +321,17 @@ class Books:
             for ledger in self.ledgers.values()
         )
         for name in record["tables"] if is_own else ():
+            # Without rows the columns need not be known yet, and with them the shape.
+            brought = name in self.ledgers and self.ledgers[name].brought
             self._must(
-                self.has_shape(name, process.release),
+                not brought or self.has_shape(name, process.release),
                 f"changed before: {process} commits txid {txid}, and table {name} has not the "
                 f"shape of its program",
             )
+        # One that seemed late, by a listing that is too old, is filled before it is named again.
+        seems_late = self._refilled() if self.has_struck("stale listing", process) else ()
         self._must(
-            all(name in record["tables"] for name in self.versions),
+            all(name in record["tables"] for name in self.versions if name not in seems_late),
             f"no table is left out: {process} commits txid {txid} with {record['tables']}",
         )
         self._world.trace(f"COMMITTED {txid} {record['tables']}")
@@ -312,9 +368,10 @@ class Books:
     def _differing(self, name: str) -> list[int]:
         """The committed txids of which a late table has other records than were committed."""
         kind, held = self._world.plan.tables[name], self.ledgers[name].txids
+        is_newly_named = kind.feed == "rows" and name not in self.versions
         return [
             txid
-            for txid, records in (self.by_txid.items() if kind.since else ())
+            for txid, records in (self.by_txid.items() if kind.since or is_newly_named else ())
             for stream in kind.streams
             if _of_stream(held.get(txid, ()), stream) != _of_stream(records, stream)
         ]
@@ -338,6 +395,9 @@ class Books:
             if kind.since > release and name not in record["tables"]:
                 continue  # the former program has published it
             ledger = self.ledgers.get(name)
+            is_late = self._is_late(name) or name in self._refilled()
+            if is_late and name not in record["tables"]:
+                continue  # it gets what it lacks before it is named
             if ledger is not None and txid in ledger.txids:
                 self.final.setdefault(txid, set()).add(ledger.attempts[txid][0])
                 for stream in kind.streams:
@@ -501,14 +561,17 @@ class Books:
                 "txid": last,
                 "attempt_id": publication["attempt_id"],
                 "read": publication["read"],
+                "watermark": publication.get("watermark"),
             }
         ]
         told = [f"{m['txid']}:{m['attempt_id']}" for m in members]
         self._world.trace(f"{where} publishes {told} of epoch {epoch}")
         ledger.lacks = table.version in table.garbled
+        ledger.brought = bool(table.parsed[-1].adds)
         self._must(epoch >= ledger.epoch, f"fencing: {where} by epoch {epoch} after {ledger.epoch}")
         ledger.epoch = max(ledger.epoch, epoch)
-        if process is not None:
+        if process is not None and table.parsed[-1].adds:
+            # An emptied txid may come before the columns are known, and with them the shape.
             self._must(
                 self.has_shape(table.name, process.release),
                 f"former program refused: {process} publishes in {where}, which has another shape",
@@ -539,6 +602,8 @@ class Books:
         for member in members:
             self._member(table, ledger, member, epoch, where)
         ledger.last = last
+        if self.was_restored:
+            self._forget_attempts(ledger)
 
     def _filled(
         self, table: Table, ledger: Ledger, members: list[dict[str, Any]], where: str
@@ -563,7 +628,10 @@ class Books:
             txid, attempt = member["txid"], member["attempt_id"]
             is_first = not ledger.last and not any(r for t, r in self.by_txid.items() if t < txid)
             self._must(
-                (txid == ledger.last + 1 or is_first) and attempt in self.final.get(txid, ()),
+                (txid == ledger.last + 1 or is_first)
+                # A leader with the former program does not fence this table: one before it may
+                # wake up and publish here. COMMITTED may not name it then, see `_differing`.
+                and (attempt in self.final.get(txid, ()) or ledger.epoch < self.epoch),
                 f"a late table has every txid once: {where} holds {txid}:{attempt} after "
                 f"{ledger.last}, and attempts {self.final.get(txid)} were committed",
             )
@@ -594,6 +662,11 @@ class Books:
                 f"{member['read']}, and ZooKeeper had {start and start['spouts']}",
             )
             return
+        self._must(
+            start["watermark"] == member.get("watermark"),
+            f"one watermark: {where} holds {txid}:{attempt} with {member.get('watermark')}, and "
+            f"its START has {start['watermark']}",
+        )
         ledger.txids[txid] = self._records_of_start(start)
         ledger.rows.pop(txid, None)
 
@@ -606,8 +679,8 @@ class Books:
             self._check_derived(table, ledger, kind)
             return
         expected: list[int] = []
-        for records in ledger.txids.values():
-            expected += records
+        for txid, records in ledger.txids.items():
+            expected += [record for record in records if not self._drops(txid, record)]
         if len(kind.streams) < len(self._world.source_sizes):
             expected = [r for r in expected if r // STREAM_SIZE in kind.streams]
         found: list[int] = []
@@ -676,7 +749,7 @@ class Books:
             expected = [(r, self._value(kind.of, r % keys, txid - 1)) for r in own[0]]
         else:
             expected = []
-            mine = sorted(r for part in own for r in part)
+            mine = sorted(r for part in own for r in part if not self._drops(txid, r))
             for key in {r % keys for r in mine}:
                 previous = self._value(kind.of, key, txid - 1)
                 value = (*(previous or ()), *(r for r in mine if r % keys == key))
@@ -698,6 +771,7 @@ class Books:
             for t, records in self.by_txid.items()
             for r in records
             if t <= txid and r % keys == key and r // STREAM_SIZE in streams
+            if not self._drops(t, r)
         ]
         return tuple(sorted(found)) or None
 

@@ -129,6 +129,8 @@ class Table:
     metadata: Metadata | None = None
     definitions: list[tuple[int, Any, Metadata]] = field(default_factory=list)
     """(version, schema, metadata) of every version that has a definition, oldest first."""
+    vanished: int = 0
+    """How often its log was deleted."""
 
     def lie_in(self, owner: Table) -> None:
         """Be the next generation of a table, in a folder of it."""
@@ -138,7 +140,8 @@ class Table:
         self.blobs, self.texts = Below(owner.blobs, folder), Below(owner.texts, folder)
 
     def vanish(self) -> None:
-        """Its log is deleted."""
+        """Its log is deleted, and what is under way to it gets nowhere."""
+        self.vanished += 1
         for entries in (self.commits, self.parsed, self.active, self.definitions):
             entries.clear()  # type: ignore[attr-defined]
         self.referred, self.added, self.removed, self.cleaned = set(), {}, {}, 0
@@ -334,8 +337,10 @@ def _append(
     world.offered.update((table.name, path) for path in named)
     answer: list[bool] = []
 
+    vanished = table.vanished
+
     def arrive() -> None:
-        done = table.land(version, text)
+        done = table.vanished == vanished and table.land(version, text)
         answer.append(done)
         if done:
             landed()

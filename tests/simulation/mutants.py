@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import committers.log_layout.compactor
+import committers.publishing.followed
 import committers.publishing.log
 import committers.table_committer
+import txn.delta.topology_table
 import txn.engine.late_tables
 import txn.engine.loop.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
+import txn.protocol.event_time
+import txn.protocol.late_tables
 import txn.protocol.recovery
+import txn.protocol.rules
 import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
@@ -28,6 +33,7 @@ from committers.publishing.followed import FollowedTable
 from committers.publishing.log import MAX_TRIES, DeltaLog
 from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import UpsertCommitter
+from tests.simulation.primitives import CLOCK
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
@@ -38,7 +44,7 @@ from txn.engine.work.commit import CommitTurn
 from txn.engine.work.history import History
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
-from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
+from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Process, Succeed
 from txn.protocol.ledgers import ProcessingLedger
 from txn.protocol.records import CommittedRecord, EpochRecord
 from txn.protocol.rules import AT_WORK
@@ -121,6 +127,35 @@ def _success_first(state: Any, event: BatchPublished) -> Any:
 
 def _keep_later(state: Any, txid: int) -> Any:
     return state, ()
+
+
+def _watermark_of_the_clock(state: Any, txid: int) -> int | None:
+    return None if state.event_time is None else int(CLOCK.time() * 20)
+
+
+def _newest_watermark(state: Any, txid: int) -> int | None:
+    return None if state.event_time is None else state.event_time.watermarks[-1]
+
+
+def _decided_again(state: Any, batch: Any, cause: Any) -> Any:
+    at = txn.protocol.rules.watermark_of(state, batch.attempt.txid + 1)
+    state, orders = _launch(state, replace(batch, watermark=at), cause)
+    return state, tuple(
+        replace(one, watermark=at) if isinstance(one, PersistStart | Process) else one
+        for one in orders
+    )
+
+
+def _watermark_lost(record: Any, *args: Any, **named: Any) -> Any:
+    return replace(_recovered(record, *args, **named), watermark=None)
+
+
+def _without_event_time(order: Any, *args: Any, **named: Any) -> Any:
+    publication = _publication_of(order, *args, **named)
+    return publication.model_copy(update={"event_time": None})
+
+
+_publication_of = txn.engine.loop.pipeline.publication_of
 
 
 # --- ZooKeeper -------------------------------------------------------------------------------
@@ -348,8 +383,11 @@ def _fill_up_to_the_last(self: Any, history: Any, after: int, committed: int, mo
 _fill = Backfill.run
 
 
-def _allowed_only(self: Any, compare: Any) -> Any:
-    return tuple(change for change in compare() if change.allowed)
+def _allowed_only(*args: Any, **named: Any) -> Any:
+    return tuple(change for change in _shape_changes(*args, **named) if change.allowed)
+
+
+_shape_changes = txn.delta.topology_table.shape_changes
 
 
 def _any_generation(self: Any, spec: Any, policy: Any) -> Any:
@@ -491,6 +529,30 @@ MUTANTS: dict[str, Mutant] = {
             (LiveAttempts, "_discard", _discard_always),
         ),
     ),
+    "watermark-of-the-clock": Mutant(
+        "The watermark of a txid is decided by the clock.",
+        ((txn.protocol.coordinator, "watermark_of", _watermark_of_the_clock),),
+    ),
+    "newest-watermark": Mutant(
+        "The watermark of a txid follows from whatever is committed when it starts.",
+        ((txn.protocol.coordinator, "watermark_of", _newest_watermark),),
+    ),
+    "watermark-goes-back": Mutant(
+        "A watermark follows from the newest events alone, not from the one before it.",
+        ((txn.protocol.event_time, "_later", lambda one, other: other),),
+    ),
+    "watermark-decided-again": Mutant(
+        "Each attempt decides the watermark anew.",
+        ((txn.protocol.coordinator, "_launch", _decided_again),),
+    ),
+    "watermark-lost": Mutant(
+        "A recovered txid has no watermark.",
+        ((txn.protocol.coordinator, "_recovered", _watermark_lost),),
+    ),
+    "event-time-not-published": Mutant(
+        "The tables' logs do not have what later watermarks follow from.",
+        ((txn.engine.loop.pipeline, "publication_of", _without_event_time),),
+    ),
     "change-left-out": Mutant(
         "Tables keep their shape when the program has another one.",
         ((OpenTable, "change_shape", lambda self, committed: None),),
@@ -507,10 +569,17 @@ MUTANTS: dict[str, Mutant] = {
         "A late table takes what was read, whether or not that is all that was planned.",
         ((Backfill, "_require_read", lambda *_: None),),
     ),
+    "dead-attempt-kept": Mutant(
+        "A late table keeps a txid of an attempt that was not committed.",
+        (
+            (txn.engine.late_tables, "agrees", lambda *_, **__: True),
+            (txn.protocol.late_tables, "agrees", lambda *_, **__: True),
+        ),
+    ),
     "empty-history": Mutant(
         "A late table is taken to have no history.",
         (
-            (txn.engine.late_tables, "read_history", lambda *_: History(())),
+            (txn.engine.late_tables, "read_history", lambda *_, **__: History(())),
             (txn.engine.late_tables, "require_history", lambda *_, **__: None),
         ),
     ),
@@ -520,7 +589,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "former-program-not-refused": Mutant(
         "What the program lacks of a table does not matter.",
-        ((FollowedTable, "_allowed", _allowed_only),),
+        ((committers.publishing.followed, "shape_changes", _allowed_only),),
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was quarantined.",

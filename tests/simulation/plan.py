@@ -11,7 +11,16 @@ from random import Random
 
 from txn.config import TopologyConfig
 
-__all__ = ["CHANGING", "Plan", "Release", "TableKind", "draw_plan", "owner_of", "with_release"]
+__all__ = [
+    "CHANGING",
+    "Plan",
+    "Release",
+    "TableKind",
+    "draw_plan",
+    "owner_of",
+    "with_event_time",
+    "with_release",
+]
 
 COMMON = {
     "crash": (0.0005, 0.006),
@@ -106,6 +115,16 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """The watermark of each stream."""
+
+    delay: int
+    idle_after: int | None
+    late: str
+    """What becomes of late rows: "keep" or "drop"."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything about a run that does not happen in it."""
 
@@ -129,6 +148,7 @@ class Plan:
     standby: bool
     same_machine: bool
     release: Release | None = None
+    timed: Timed | None = None
 
     def kind(self, table: str) -> TableKind:
         """The kind of a table, or of a next generation."""
@@ -144,6 +164,11 @@ class Plan:
 
     def buckets_of(self, table: str, release: int) -> int:
         return self.buckets + 2 * self.rebuilds(table, release)
+
+    def timed_streams(self, release: int) -> set[int]:
+        """The streams with a watermark: those whose rows go to a table of the program."""
+        tables = [t for t in self.tables.values() if t.feed == "rows" and t.since <= release]
+        return {stream for table in tables for stream in table.streams} if self.timed else set()
 
     @property
     def opaque(self) -> bool:
@@ -232,6 +257,19 @@ def with_release(plan: Plan, random: Random) -> Plan:
     if "late" in tables and plan.config.ackers and random.random() < 0.35:
         rates["part not read"] = 0.15
     return replace(plan, tables=tables, rates=rates, release=release)
+
+
+def with_event_time(plan: Plan, random: Random) -> Plan:
+    """The plan, with watermarks or without.
+
+    Args:
+        random: of its own, as for `with_release`.
+    """
+    if random.random() < 0.6:
+        return plan
+    idle_after = random.choice((None, None, 1, 3))
+    timed = Timed(random.choice((0, 20, 50)), idle_after, random.choice(("keep", "drop")))
+    return replace(plan, timed=timed)
 
 
 def _kinds(random: Random) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = [
+    "STREAM_SIZE",
     "Change",
     "Kept",
     "Partial",
@@ -21,6 +22,8 @@ __all__ = [
     "asked",
     "changes_between",
     "changes_in",
+    "event_time_of",
+    "is_late",
     "join",
     "matches",
     "merge",
@@ -30,7 +33,20 @@ __all__ = [
     "rows_below",
 ]
 
+STREAM_SIZE = 10_000
+"""The records of a stream begin at a multiple of it."""
+
 Records = tuple[int, ...]
+
+
+def event_time_of(record: int) -> int:
+    """The event time of a record: later ones are newer, more or less."""
+    return record % STREAM_SIZE * 10 + (record * 2654435761 >> 7) % 90 - 60
+
+
+def is_late(record: int, watermark: int | None) -> bool:
+    """Whether a record is late, where this is the watermark."""
+    return watermark is not None and event_time_of(record) <= watermark
 
 
 class Kept(NamedTuple):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -18,7 +19,14 @@ from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
 from tests.simulation.delta import Blob, Table, text_of
 from tests.simulation.kernel import Crash, Kernel, Process
-from tests.simulation.plan import CHANGING, JOINS, TableKind, draw_plan, with_release
+from tests.simulation.plan import (
+    CHANGING,
+    JOINS,
+    TableKind,
+    draw_plan,
+    with_event_time,
+    with_release,
+)
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import SimSpout
 from tests.simulation.spark import SparkFault, SparkSession, stats_of
@@ -116,12 +124,16 @@ class Run:
         self.original: tuple[str, bytes] | None = None
         self.repaired_at = -10.0
         self.started = 0
+        self.filling: set[Process] = set()
+        """Those that run `txn backfill`."""
         self.deleted: set[str] = set()
         """Next generations that somebody has deleted."""
         self.begins_late = False
         """Whether the late table need not have the first txids."""
         self.former_until = 0
         """The txid up to which the former program has to run on; 0: it has not."""
+        self.waiting_until = 0
+        """The same for the second one, without the setting that lets next generations in."""
 
     def begin(self) -> None:
         """What is going to happen whatever the processes do."""
@@ -224,9 +236,14 @@ class Run:
             return bool(process.release and starting)
         if not process.release and world.books.knows_release():
             world.counts["former program refused"] += 1
+            if self.former_until > world.books.committed:
+                self.former_until, self.waiting_until = 0, self.former_until
             # During the run, if a table is opened with the first rows: the books see that nothing
             # was published in it by then.
             return isinstance(error, TableRefusedError | RecoveryRefusedError)
+        if isinstance(error, TableRefusedError) and "It was changed during the run" in str(error):
+            # By a leader before it, between its look at the tables and its fence.
+            return starting
         if self._is_of_generation(process, error):
             return bool(process.release)
         if isinstance(error, TableChangedError) and process.release:
@@ -242,11 +259,17 @@ class Run:
     def _is_of_generation(self, process: Process, error: BaseException) -> bool:
         """Whether a next generation was refused rightly; somebody takes the way out."""
         world, stale = self.world, False
+        if any(name in str(error) for name in self.deleted):
+            stale = True  # it was refused to another one a moment ago
+        if "has taken the table's place meanwhile" in str(error):
+            return world.books.epoch > process.epoch or process.name.startswith("f")
         if "The next generation of table" in str(error):
             for table in [one for one in world.tables.values() if one.owner and one.commits]:
                 if table.name in str(error) and world.books.is_stale(table.name, process.release):
                     world.counts["stale generation refused"] += 1
                     self.deleted.add(table.name)
+                    for other in self.filling - {process}:
+                        self.kernel.kill(other)
                     world.books.vanishes(table)
                     table.blobs.clear()
                     stale = True
@@ -301,11 +324,13 @@ class Run:
         config = plan.config
         if release and plan.release is not None:
             late = tuple(name for name, table in plan.tables.items() if table.since)
+            backfilled = {*late, *plan.release.refilled}
+            if self.waiting_until > world.books.committed:
+                backfilled -= world.books.versions.keys()
             rebuilt = tuple(sorted(plan.release.rebuilt))
-            backfilled = (*late, *sorted(plan.release.refilled))
-            changed = {"rebuilt_tables": rebuilt, "backfilled_tables": backfilled}
+            changed = {"rebuilt_tables": rebuilt, "backfilled_tables": tuple(sorted(backfilled))}
             if self.begins_late:
-                changed["new_tables"] = late
+                changed["new_tables"] = tuple(sorted(backfilled))
             config = config.model_copy(update=changed)
         topology = Topology(NAME, config)
         streams = [
@@ -315,11 +340,23 @@ class Run:
             )
             for number, kind in enumerate(plan.kinds)
         ]
+        timed = {
+            number: stream.watermark(
+                "at",
+                timedelta(microseconds=plan.timed.delay),
+                late=plan.timed.late,
+                idle_after=plan.timed.idle_after,
+            )
+            for number, stream in enumerate(streams)
+            if plan.timed is not None and number in plan.timed_streams(release)
+        }
         states: dict[str, TxnState] = {}
         for name, table in plan.tables.items():
             if table.since > release:
                 continue
             own = [streams[number] for number in table.streams]
+            if table.feed == "rows":
+                own = [timed.get(number, streams[number]) for number in table.streams]
             stream = fed(table, own, states)
             committer = make_committer(world, name, release)
             sink = topology._add_sink(stream._node, committer)
@@ -340,8 +377,8 @@ class Run:
         return 0 if newest and self.world.faults.strikes("former program") else newest
 
     def _until(self, process: Process) -> str | int:
-        is_asked = not process.release and self.former_until > self.world.books.committed
-        return self.former_until if is_asked else self.plan.until
+        asked = self.waiting_until if process.release else self.former_until
+        return asked if asked > self.world.books.committed else self.plan.until
 
     def _release(self) -> None:
         """The second program gets its turn."""
@@ -366,6 +403,8 @@ class Run:
         assert self.plan.release is not None
         former = self.plan.release.is_stale and self.random.random() < 0.5
         process, spark = self._process(f"f{self.started}", 0 if former else 1)
+        self.filling.add(process)
+        process.on_death.append(lambda: self.filling.discard(process))
         process.on_death.append(lambda: self.world.process_died(process))
         self.kernel.spawn(process, "main", lambda: self._fill(process, spark))
 
@@ -608,6 +647,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
     plan = draw_plan(random)
     if seed % 16 in CHANGING:
         plan = with_release(plan, Random(f"release {seed}"))
+    plan = with_event_time(plan, Random(f"event time {seed}"))
     kernel = Kernel()
     world = World(
         plan, kernel, random, Faults(random, dict(plan.rates), plan.calm_at), Random(~seed)

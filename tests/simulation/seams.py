@@ -41,6 +41,7 @@ import txn.engine.work.jobs
 import txn.engine.work.lookups
 import txn.engine.work.staging
 import txn.engine.work.tables
+import txn.engine.work.violations
 import txn.machine.liveness
 import txn.zookeeper.client.connection
 import txn.zookeeper.client.session_watch
@@ -128,6 +129,8 @@ def _patches() -> list[Patch]:
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_empty_frame", spark.nothing_of),
+        (txn.dataflow.evaluation, "Judged", spark.SimJudged),
+        (txn.engine.work.violations, "moved", spark.same_frame),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
         (committers.log_layout.committer, "CompactedRows", tables.SimCompactedRows),
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from tests.simulation.rows import STREAM_SIZE
 from tests.simulation.spark import RECORDS, Frame
 from tests.simulation.world import World
 from txn.attempts import TransactionAttempt
@@ -14,8 +15,6 @@ from txn.errors import FailedException, SourceUnavailableError
 from txn.interfaces import Spout, SpoutKind
 
 __all__ = ["STREAM_SIZE", "Range", "SimSpout", "records_of"]
-
-STREAM_SIZE = 10_000
 
 
 class Range(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.staging.area import StagingArea
 from tests.simulation import rows as model
-from tests.simulation.delta import Blob, SimStorage
+from tests.simulation.delta import Blob, SimStorage, retried
 from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
 from txn.delta.commits import TXID
@@ -26,6 +26,7 @@ __all__ = [
     "Frame",
     "NoWatch",
     "Schema",
+    "SimJudged",
     "SimRowWriter",
     "SimStagingArea",
     "SparkFault",
@@ -110,6 +111,13 @@ class Frame:
     def unpersist(self) -> None:
         return None
 
+    def unionAll(self, other: Frame) -> Frame:  # noqa: N802
+        return Frame((*self.rows, *other.rows))
+
+    def collect(self) -> list[Any]:
+        run_job(lambda: None)
+        return list(self.rows)
+
     def unionByName(self, other: Frame) -> Frame:  # noqa: N802
         return Frame((*self.rows, *other.rows))
 
@@ -124,6 +132,35 @@ class Frame:
     @property
     def write(self) -> Writer:
         return Writer(self)
+
+
+class SimJudged:
+    """In place of `txn.dataflow.expectations.Judged`: the one rule is a watermark."""
+
+    def __init__(self, frame: Frame, rule: Any, watermark: int | None) -> None:
+        self.frame = frame
+        self.verdicts = {rule: "late"}
+        self.counted = False
+        self._rule = rule
+        self._watermark = watermark
+
+    @classmethod
+    def of(cls, frame: Frame, rules: Sequence[Any], watermark: int | None = None) -> SimJudged:
+        (rule,) = rules
+        return cls(frame, rule, watermark)
+
+    def passing(self, rule: object) -> Frame:
+        assert rule is self._rule
+        if self._rule.on_violation == "keep":
+            return self.frame
+        frame = Frame([row for row in self.frame.rows if not model.is_late(row, self._watermark)])
+        frame.stream_parts = self.frame.stream_parts
+        return frame
+
+    def counts(self, number: int) -> Frame:
+        rows = self.frame.rows
+        late = sum(model.is_late(row, self._watermark) for row in rows)
+        return Frame([(number, [late], "", max(map(model.event_time_of, rows), default=None))])
 
 
 def columns_of(stream: str, kept: object) -> Schema:
@@ -341,7 +378,7 @@ class SimStagingArea(StagingArea):
 
 def measured(file: ActiveFile, storage: SimStorage) -> StagedFile | None:
     """In place of `committers.publishing.txid_bounds.measured`."""
-    current_world().ask("footer")
+    retried(lambda: current_world().ask("footer"), "footer")
     blob = storage.table.blobs.get(file.path)
     if blob is None:
         return None

@@ -20,7 +20,7 @@ from tests.simulation import rows as model
 from tests.simulation.delta import Table
 from tests.simulation.plan import JOINS
 from tests.simulation.primitives import CLOCK
-from tests.simulation.sources import STREAM_SIZE
+from tests.simulation.rows import STREAM_SIZE
 from tests.simulation.spark import Frame, SparkFault
 from tests.simulation.world import World, current_world
 from txn.attempts import TransactionAttempt

@@ -52,7 +52,7 @@ def test_a_seed_is_known_for_each_mutant() -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_each_mutant_is_caught(name: str) -> None:
-    """The product with one of its rules broken violates an invariant within 1,000 seeds.
+    """The product with one of its rules broken violates an invariant within 4,000 seeds.
 
     Only the recorded seed is tried; it finds nothing in the product as it is. A change that shifts
     what the seeds do makes a recorded seed stale: record the seeds anew.

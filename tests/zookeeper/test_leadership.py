@@ -248,11 +248,11 @@ def test_status_tells_who_waits_and_since_when(
     thread.start()
 
     def standbys() -> list[int]:
-        return [one.pid for one in read_status(hosts, name, CONFIG).standbys]
+        return [one.pid for one, _ in read_status(hosts, name, CONFIG).standbys]
 
     assert eventually(lambda: standbys() == [os.getpid()])
     (before,) = read_status(hosts, name, CONFIG).standbys
-    assert f"process {os.getpid()} on {os.uname().nodename} (waiting since 2" in str(before)
+    assert f"process {os.getpid()} on {os.uname().nodename} (waiting since 2" in str(before[0])
     expire(standby)
     assert eventually(lambda: standby._connection.generation >= 2 and standbys() == [os.getpid()])
     assert read_status(hosts, name, CONFIG).standbys == (before,)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from txn.changes.change import Change, Verdict, clauses, describe_refused, refused
 from txn.changes.shape import TableShape, former_name
-from txn.changes.tables import compare_tables, half_published
+from txn.changes.tables import IN_NEXT_GENERATION, compare_tables, half_published, is_taken_back
 
 __all__ = [
+    "IN_NEXT_GENERATION",
     "Change",
     "TableShape",
     "Verdict",
@@ -19,5 +20,6 @@ __all__ = [
     "describe_refused",
     "former_name",
     "half_published",
+    "is_taken_back",
     "refused",
 ]

@@ -56,7 +56,11 @@ def clauses(changes: Iterable[Change]) -> str:
 
 
 def describe_refused(changes: Iterable[Change]) -> str:
-    """Describe refused changes in one paragraph, each way out once."""
+    """Describe refused changes in one paragraph, each way out once.
+
+    Beside a change that no setting allows, settings for the others would not help.
+    """
     listed = list(changes)
-    ways = dict.fromkeys(change.way_out for change in listed if change.way_out)
+    hard = [change for change in listed if change.verdict is Verdict.REFUSED]
+    ways = dict.fromkeys(change.way_out for change in hard or listed if change.way_out)
     return " ".join([f"{clauses(listed)}.", *ways])

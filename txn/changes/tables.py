@@ -6,7 +6,6 @@ Every rule of docs/changing.md about a table's own shape is here. A name that th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 from txn.changes.change import Change, Verdict
 from txn.changes.shape import TableShape, former_name
 
-__all__ = ["compare_tables", "half_published"]
+__all__ = ["IN_NEXT_GENERATION", "compare_tables", "half_published", "is_taken_back"]
 
+IN_NEXT_GENERATION = ", in its next generation"
+"""The end of a change's words, if the next generation brings it."""
 _OTHER_PATH = "Give this committer a path of its own, or restore the former definition."
 _NUMBER = "TXN-304"
 _OPAQUE = "opaque"
@@ -45,11 +46,23 @@ def compare_tables(
     """
     changes = _Comparison(table, stored, program, frozenset(dropped), rebuilt).changes()
     if refilled and stored.is_state == program.is_state:
-        kept = Verdict.CHOICE
-        changes = [c if c.verdict is kept else replace(c, allowed=True) for c in changes]
+        changes = [_in_next_generation(change) for change in changes]
     if stored.is_empty and stored.is_state == program.is_state:
         return tuple(replace(c, verdict=Verdict.FROM_NEXT, allowed=True) for c in changes)
     return tuple(c if c.allowed else replace(c, number=_NUMBER) for c in changes)
+
+
+def is_taken_back(stored: str | None, program: str, *, rebuilds: bool) -> bool:
+    """True if a table may change although it holds rows of a txid that other tables may lack.
+
+    An opaque replay removes those rows and brings them again in the new shape.
+
+    Args:
+        stored: the table's semantics.
+        program: the semantics that the program gives it.
+        rebuilds: True if the change writes the table's rows anew.
+    """
+    return not rebuilds and stored == program == _OPAQUE
 
 
 def half_published(table: str, txid: int) -> Change:
@@ -59,7 +72,9 @@ def half_published(table: str, txid: int) -> Change:
         f"it holds rows of txid {txid}, which a crash left in this table and not in all others, so "
         "its shape cannot be changed yet",
         Verdict.REFUSED,
-        f"Run the former program until that txid is committed (--until {txid}), then this one.",
+        f"Run the former program until that txid is committed (--until {txid}), then this one. If "
+        "only the table's next generation waits, this one without the table in backfilled_tables "
+        "does as well.",
         allowed=False,
         number=_NUMBER,
     )
@@ -145,7 +160,17 @@ class _Comparison:
         return former_name(name, stored, self._program.was)
 
     def _renames(self, stored: Collection[str], names: Collection[str]) -> Iterator[Change]:
-        """Refuse a rename between two names of which the table, or the program, has both."""
+        """Refuse a rename between two names of which the table, or the program, has both.
+
+        Also one that is written the wrong way round.
+        """
+        for name, old in self._program.was.items():
+            if name in stored and old in names and not (name in names or old in stored):
+                yield self._refuse(
+                    f"columns_were has '{name}' as the new name of '{old}', and the table has "
+                    f"'{name}'",
+                    f"Write the new name first: columns_were={{{old!r}: {name!r}}}.",
+                )
         were = {name: self._program.was.get(name, name) for name in names}
         for name, old in were.items():
             former = self._former_name(name, stored)
@@ -158,7 +183,7 @@ class _Comparison:
                     f"If '{old}' was renamed before, remove it from columns_were. Otherwise give "
                     "it a name that the table does not have; a later start may change that one."
                 )
-                yield Change(self._table, what, Verdict.CHOICE, way_out, allowed=False)
+                yield self._refuse(what, way_out)
             if former != name and former in names:
                 yield self._refuse(
                     f"'{former}' is renamed to '{name}', and the program has a new '{former}'",
@@ -275,6 +300,13 @@ class _Comparison:
         yield from (self._drop(name, "column") for name in stored if name not in used)
 
 
+def _in_next_generation(change: Change) -> Change:
+    """Return a change as a next generation brings it; a choice stays one."""
+    if change.verdict is Verdict.CHOICE:
+        return change
+    return replace(change, what=f"{change.what}{IN_NEXT_GENERATION}", allowed=True)
+
+
 def _layout_of(shape: TableShape) -> str:
     return _LOG if shape.kind == _LOG_WITH_REMOVAL else shape.kind
 
@@ -288,7 +320,15 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _type(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
+    """A type of a Delta schema, as SQL writes it."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"array<{_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_type(kind['keyType'])},{_type(kind['valueType'])}>"
+    fields = (f"{field['name']}:{_type(field['type'])}" for field in kind["fields"])
+    return f"struct<{','.join(fields)}>"
 
 
 def _is_castable(before: Any, after: Any) -> bool:

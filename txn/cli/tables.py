@@ -12,6 +12,7 @@ from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
 from txn.delta.upkeep import UpkeepPlan
+from txn.interfaces.event_time import EventTime
 from txn.interfaces.publication import processing_ms
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
@@ -19,7 +20,7 @@ from txn.operations.rows.bad_rows import BadRow, RuleRows
 from txn.operations.status import Status
 from txn.operations.tables.table_status import TableStatus
 from txn.protocol.records import BatchRecord, NoticesRecord, Progress
-from txn.text import describe, printable, size
+from txn.text import describe, duration, event_time, printable, size
 
 __all__ = [
     "bad_rows_table",
@@ -51,6 +52,8 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
     overview.add_row("epoch", str(zookeeper_status.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
+    if (time := committed.event_time) is not None and time.streams:
+        overview.add_row("watermark", _watermark(time))
     if tables.txids and tables.violations:
         overview.add_row("broken rules", _broken(tables, tables.txids))
     if changed := status.changes:
@@ -70,6 +73,15 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
     if committed.tables:
         parts += [Text(), _versions(committed.tables, tables)]
     return Group(*parts)
+
+
+def _watermark(time: EventTime) -> str:
+    """Tell the watermark of the next txid, and how far it is behind the newest event."""
+    at, newest = time.watermark(1), time.newest_at
+    if at is None:
+        return "none yet"
+    behind = "" if newest is None else f", {duration((newest - at) / 1e6)} behind the newest event"
+    return f"{event_time(at)}{behind}"
 
 
 def _leader_text(status: Status) -> Text:
@@ -174,9 +186,10 @@ def _emptied(entry: HistoryEntry) -> str:
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     """Return a line per txid, the newest first."""
     ruled = any(entry.violations for entry in entries)
+    timed = any(entry.watermark is not None for entry in entries)
     emptied = any(entry.quarantined is not None or entry.gives_up for entry in entries)
     columns = ["txid", "epoch", "published", "read", "rows (version)", "processing"]
-    columns += [*["broken rules"] * ruled, *["quarantined"] * emptied]
+    columns += [*["watermark"] * timed, *["broken rules"] * ruled, *["quarantined"] * emptied]
     result = _table(*columns)
     for entry in entries:
         read = "; ".join(f"{describe(metadata)}" for metadata in entry.read.values()) or "nothing"
@@ -191,6 +204,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             read,
             rows,
             f"{processing_ms(entry.timings_ms):,.0f} ms",
+            *["none" if entry.watermark is None else event_time(entry.watermark)] * timed,
             *[broken_rules(entry.violations) or "none"] * ruled,
             *[_emptied(entry)] * emptied,
         )

@@ -24,6 +24,7 @@ from txn.engine.reporting.report import InFlight
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.rows.bad_rows import bad_rows_among, has_bad_rows
+from txn.text import event_time
 
 __all__ = [
     "bad_rows",
@@ -302,6 +303,11 @@ def _line(watched: Watched, one: IndexedTxid) -> dict[str, Any]:
     }
 
 
+def _watermark(member: Member | None) -> str | None:
+    at = None if member is None else member.watermark
+    return None if at is None else event_time(at)
+
+
 def transaction(watched: Watched, txid: int) -> dict[str, Any]:
     """Return one txid with all its facts.
 
@@ -322,6 +328,7 @@ def transaction(watched: Watched, txid: int) -> dict[str, Any]:
         "timings_ms": dict(one.timings_ms),
         "metadata": _short(member.read if member else {}),
         "violations": merged_violations(part.violations for part in parts),
+        "watermark": _watermark(member),
         "attempts": failures,
         "tables": [
             {

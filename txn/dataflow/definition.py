@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from txn.config import TopologyConfig
 from txn.dataflow.expectations import Expectation, SetAside
-from txn.dataflow.graph import Sink, Source, StateQuery
+from txn.dataflow.graph import Dimension, Sink, Source, StateQuery
+from txn.dataflow.watermarks import Watermark
 from txn.errors import TopologyError
 from txn.interfaces import Semantics, SpoutKind
 from txn.storage.locations import identity
@@ -43,6 +44,11 @@ class Definition:
         return {source.was: source.name for source in self.sources if source.was is not None}
 
     @property
+    def watermarks(self) -> tuple[Watermark, ...]:
+        """The rules with the event time of its streams."""
+        return tuple(rule for rule in self.rules if isinstance(rule, Watermark))
+
+    @property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """(stream, table) for each stream whose rows reach a table."""
         return tuple(
@@ -62,7 +68,13 @@ class Definition:
             sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
         )
 
-    def unborn_tables(self, holding: Iterable[str], seen: Iterable[str] = ()) -> frozenset[str]:
+    def unborn_tables(
+        self,
+        holding: Iterable[str],
+        seen: Iterable[str] = (),
+        declared: Iterable[str] | None = None,
+        read: Collection[str] = (),
+    ) -> frozenset[str]:
         """The tables that may not exist yet although they were always declared.
 
         A batch creates each table that reads only streams whose rows it computed, even if no row
@@ -72,6 +84,9 @@ class Definition:
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
             seen: the streams with rows that a committed batch has computed.
+            declared: the tables that the former program named; None: not known. Any other one may
+                only begin if nothing was `read` for it, or set aside.
+            read: the streams of which committed txids have read something for a table.
         """
         streams_of = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
         computed = set(seen)
@@ -79,12 +94,15 @@ class Definition:
             # Of several streams, only one may have had rows.
             if len(streams_of[table]) == 1:
                 computed |= streams_of[table]
+        former = {identity(name) for name in (streams_of if declared is None else declared)}
         return frozenset(
             sink.name
             for sink in self.sinks
             if isinstance(sink.parent, SetAside)
-            or not streams_of[sink.name] <= computed
-            or _foreign_queries(sink)
+            or (
+                (identity(sink.name) in former or streams_of[sink.name].isdisjoint(read))
+                and (not streams_of[sink.name] <= computed or _foreign_queries(sink))
+            )
         )
 
     @property
@@ -130,8 +148,8 @@ class Definition:
             if rule not in used:
                 raise TopologyError(
                     f"Rule '{rule.name}' of stream '{rule.label()}' reaches no committer, so it "
-                    "would never be checked. expect() returns a new stream: use that one from "
-                    "there on, or remove the rule.",
+                    f"would never be checked. {rule.method}() returns a new stream: use that one "
+                    "from there on, or remove it.",
                     number="TXN-122",
                 )
         self._check_queries()
@@ -145,6 +163,13 @@ class Definition:
                     f"state_query() of stream '{query.label()}' reads '{query.state.path}', a "
                     "table of this topology. Pass what persistent_aggregate() returned; "
                     "otherwise the query could read a txid that may still be replayed.",
+                    number="TXN-108",
+                )
+        for node in (n for sink in self.sinks for n in sink.parent.ancestors()):
+            if isinstance(node, Dimension) and identity(node.name) in paths:
+                raise TopologyError(
+                    f"lookup() of stream '{node.label()}' reads '{node.name}', a table of this "
+                    "topology, whose newest version may still be replayed. Use state_query().",
                     number="TXN-108",
                 )
 

@@ -22,6 +22,8 @@ from txn.dataflow.asked_keys import keys_of, rows_for
 from txn.dataflow.expectations import Expectation, Judged, SetAside
 from txn.dataflow.graph import (
     Aggregation,
+    Dimension,
+    FinalValues,
     Join,
     Merge,
     NewValues,
@@ -40,7 +42,7 @@ from txn.text import placed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Evaluation", "Rows", "Unknown", "consumers", "stream_called"]
+__all__ = ["Evaluation", "Lookup", "Rows", "Unknown", "consumers", "stream_called"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Unknown:
 
 
 Result = Rows | Unknown
-Lookup = NewValues | StateQuery
+Lookup = NewValues | StateQuery | FinalValues
 
 
 def stream_called(name: str) -> str:
@@ -84,6 +86,10 @@ def stream_called(name: str) -> str:
 
 def _no_table(node: Lookup) -> Unknown:
     return Unknown(frozenset({node.label()}), empty=True)
+
+
+def _no_dimension(node: Dimension) -> DataFrame:
+    raise TypeError(f"nothing looks up rows of {node.name} here")
 
 
 @dataclass
@@ -102,7 +108,10 @@ class Evaluation:
         assumed: streams whose columns are those of earlier runs. A result that does not fit them
             is unknown, not wrong: the program may have changed since.
         rules: the rules of every stream that has any (`txn.dataflow.expectations.rules_by_stream`).
+        dimension: returns the rows of a table that others maintain.
         positions: stream name -> the batch's part of its source, for rows that are set aside.
+        watermark: that of the txid, microseconds since 1970; None: no row is late.
+        watermark_before: that of the txid before.
     """
 
     inputs: Mapping[str, DataFrame]
@@ -110,12 +119,15 @@ class Evaluation:
     share: Callable[[DataFrame, str], DataFrame]
     attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
     lookup: Callable[[Lookup], StoredRows | Unknown] = _no_table
+    dimension: Callable[[Dimension], DataFrame] = _no_dimension
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
     compute_shared: Callable[[], None] = lambda: None
     idle: Callable[[str], DataFrame | None] = lambda _: None
     assumed: Collection[str] = frozenset()
     rules: Mapping[Node, Sequence[Expectation]] = field(default_factory=dict)
     positions: Mapping[str, str] = field(default_factory=dict)
+    watermark: int | None = None
+    watermark_before: int | None = None
     judged: dict[Node, Judged] = field(default_factory=dict)
     """Stream -> its rows with a verdict on each of its rules."""
     done: dict[Node, Result] = field(default_factory=dict)
@@ -179,15 +191,17 @@ class Evaluation:
         """Return the streams behind a node that have something to read, also those behind tables.
 
         Without one, no table gets a row of the node: not even that of an aggregate without keys.
+        Values become final in any txid, also in one that reads nothing for their table.
         """
+        if any(isinstance(one, FinalValues) for one in node.ancestors()):
+            return {source.name for source in node.sources()}
         return {source.name for source in node.sources()} & set(self.inputs)
 
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):
             return self._source_rows(node)
-        if isinstance(node, NewValues):
-            values = self.lookup(node)
-            return values if isinstance(values, Unknown) else Rows(values.rows)
+        if isinstance(node, NewValues | FinalValues):
+            return self._values_of(node)
         if isinstance(node, Merge):
             return _merge(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
@@ -203,6 +217,8 @@ class Evaluation:
             return replace(parent, empty=parent.empty and isinstance(node, StateQuery))
         if isinstance(node, StateQuery):
             return self._query_state(node, parent)
+        if isinstance(node, Dimension):
+            return self._look_up(node, parent)
         assert isinstance(node, Transform)
         if parent.lacks:
             # A function may use any column, and the number of columns.
@@ -222,7 +238,8 @@ class Evaluation:
     def _judge(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
         """The verdicts on all rules of a stream, computed once for all readers."""
         if base not in self.judged:
-            judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
+            rules = self.rules.get(base, rule.chain)
+            judged = Judged.of(rows.frame, rules, self.watermark)
             judged.counted = rows.empty or not self.live(base)
             if not judged.counted:
                 judged.frame = self.share(judged.frame, f"the rules of stream '{rule.label()}'")
@@ -259,6 +276,21 @@ class Evaluation:
         if frame is None:
             return Unknown(frozenset({stream_called(node.name)}), empty=True)
         return Rows(frame, empty=True)
+
+    def _values_of(self, node: NewValues | FinalValues) -> Result:
+        values = self.lookup(node)
+        if isinstance(values, Unknown):
+            return values
+        if isinstance(node, NewValues):
+            return Rows(values.rows)
+        before, watermark = self.watermark_before, self.watermark
+        return Rows(explain(node, lambda: node.ended(values.rows, before, watermark)))
+
+    def _look_up(self, node: Dimension, rows: Rows) -> Result:
+        if _may_lack(rows, node.on):
+            return _make_unknown([rows], empty=rows.empty)
+        table = self.dimension(node)
+        return replace(rows, frame=explain(node, lambda: node.compute([rows.frame, table])))
 
     def _query_state(self, node: StateQuery, rows: Rows) -> Result:
         if _may_lack(rows, node.on):

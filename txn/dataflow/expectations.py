@@ -29,18 +29,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAD_ROW_COLUMNS",
+    "MOST_PARTITIONS",
     "Expectation",
     "Judged",
+    "Measured",
     "OnViolation",
     "SetAside",
+    "Treatment",
     "check_rule",
     "rules_by_stream",
-    "set_aside_rules",
     "tables_without",
+    "treatments",
 ]
 
 OnViolation = Literal["fail", "drop", "set_aside"]
+Treatment = Literal["fail", "drop", "set_aside", "keep"]
+"""What becomes of the rows that break a rule; only late ones may be kept."""
 
+MOST_PARTITIONS = 10_000
+"""Most partitions of one batch, of a stream whose watermark names a column for them."""
 BAD_ROW_COLUMNS = ("stream", "rule", "position", "row", "reason")
 """Columns of a table of bad rows, all strings; the table adds `txid`."""
 _EXACT_TIMES = {
@@ -53,13 +60,22 @@ _EXACT_TIMES = {
 format has no seconds in offsets, and some zones had them (30 s in Amsterdam before 1937)."""
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The event time of a stream, which is measured when its rows are judged."""
+
+    column: str
+    by: str | None
+    """The column that names a row's partition; None: there are none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Expectation(Derived):
     """A stream's rows that keep a rule (Delta Live Tables: an expectation)."""
 
     name: str
     condition: Column | str
-    on_violation: OnViolation
+    on_violation: Treatment
     unparsed: Unparsed | None = None
     """Only in the rule that `parses` makes: how the spout marks the records that do not parse."""
 
@@ -97,6 +113,32 @@ class Expectation(Derived):
         return f"rule '{self.name}'"
 
     @property
+    def method(self) -> str:
+        """The method of `Stream` that has made it."""
+        return "expect"
+
+    @property
+    def measured(self) -> Measured | None:
+        """The event time to measure; None for a rule without one."""
+        return None
+
+    def require_columns(self, rows: DataFrame) -> None:
+        """Refuse rows without the columns that the rule names by itself."""
+
+    def condition_at(self, watermark: int | None) -> Column:
+        """The condition in a txid with this watermark."""
+        return sf.expr(self.condition) if isinstance(self.condition, str) else self.condition
+
+    def text_at(self, watermark: int | None) -> str:
+        """The condition in a txid with this watermark, for messages."""
+        return self.condition_text
+
+    def passes(self, verdict: str) -> Column:
+        """Whether a row with a verdict goes on."""
+        # A row that broke an earlier rule has no verdict.
+        return sf.col(verdict).isNotNull() if self.on_violation == "keep" else sf.col(verdict)
+
+    @property
     def condition_text(self) -> str:
         """The condition for messages: the user's SQL, or Spark's text of a Column."""
         if self.unparsed is not None:
@@ -129,11 +171,15 @@ class Judged:
     """Rule -> column with its verdict."""
     unparsed: Unparsed | None = None
     """The marks of the spout above the rules for records that do not parse."""
+    watermark: int | None = None
+    """The watermark of the txid."""
     counted: bool = False
     """True if nothing is left to count: it was counted, or there are no rows."""
 
     @classmethod
-    def of(cls, frame: DataFrame, rules: Sequence[Expectation]) -> Judged:
+    def of(
+        cls, frame: DataFrame, rules: Sequence[Expectation], watermark: int | None = None
+    ) -> Judged:
         """Judge rows by these rules, each behind its parent rule.
 
         Raises:
@@ -148,19 +194,56 @@ class Judged:
             while name in columns:
                 name += "_"
             verdicts[rule] = name
-            frame = explain(rule, functools.partial(_add_verdict, frame, rule, verdicts))
-        return cls(frame, columns, verdicts, unparsed)
+            judge = functools.partial(_add_verdict, frame, rule, verdicts, watermark)
+            frame = explain(rule, judge)
+        return cls(frame, columns, verdicts, unparsed, watermark)
 
     def passing(self, rule: Expectation) -> DataFrame:
         """The rows that keep this rule and those before it."""
         hidden = self.unparsed.columns if self.unparsed else ()
-        return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
+        kept = self.frame.where(rule.passes(self.verdicts[rule]))
+        return kept.drop(*self.verdicts.values(), *hidden)
+
+    @property
+    def timed(self) -> tuple[Expectation, Measured] | tuple[None, None]:
+        """The rule with the stream's event time, if it has one."""
+        return next(
+            ((rule, rule.measured) for rule in self.verdicts if rule.measured), (None, None)
+        )
 
     def counts(self, number: int) -> DataFrame:
-        """One row: `number` (the caller's, for a union), and how many rows broke each rule."""
-        broken = [sf.count_if(~sf.col(name)) for name in self.verdicts.values()]
-        return self.frame.agg(sf.array(*broken).alias("broken")).select(
-            sf.lit(number).alias("number"), "broken"
+        """How many rows broke each rule, and the newest event times.
+
+        Columns: the caller's `number`, for a union; `broken`, the counts, in one row; `partition`
+        and `newest`, its event time without rows that broke an earlier rule. With partitions, each
+        of them has a row of its own, without counts: of more than `MOST_PARTITIONS`, some.
+        """
+        broken = sf.array(*(sf.count_if(~sf.col(name)) for name in self.verdicts.values()))
+        newest, nothing = sf.lit(None).cast("bigint"), sf.lit(None).cast("array<bigint>")
+        rule, measured = self.timed
+        if rule is not None and measured is not None:
+            time = sf.unix_micros(sf.col(quoted(measured.column)))
+            newest = sf.max(sf.when(sf.col(self.verdicts[rule]).isNotNull(), time))
+        if measured is None or measured.by is None:
+            return self._counts(self.frame, number, broken, sf.lit(""), newest)
+        counts = self._counts(self.frame, number, broken, sf.lit(""), sf.lit(None).cast("bigint"))
+        text = sf.coalesce(sf.col(quoted(measured.by)).cast("string"), sf.lit(""))
+        by_partition = self.frame.groupBy(text.alias("txn_partition")).agg(
+            newest.alias("txn_newest")
+        )
+        parts = by_partition.where("txn_newest IS NOT NULL").limit(MOST_PARTITIONS + 1)
+        name, at = sf.col("txn_partition"), sf.col("txn_newest")
+        return counts.unionAll(
+            parts.select(sf.lit(number), nothing, name, at).toDF(*counts.columns)
+        )
+
+    @staticmethod
+    def _counts(
+        rows: DataFrame, number: int, broken: Column, partition: Column, newest: Column
+    ) -> DataFrame:
+        counted = rows.agg(broken.alias("broken"), newest.alias("newest"))
+        return counted.select(
+            sf.lit(number).alias("number"), "broken", partition.alias("partition"), "newest"
         )
 
     def set_aside(self, rules: Sequence[Expectation], position: str | None) -> DataFrame:
@@ -191,7 +274,7 @@ class Judged:
         values = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
             row = sf.to_json(sf.struct(*values), _EXACT_TIMES).alias("row")
-            return name, row, _text(f"not true: {rule.condition_text}", "reason")
+            return name, row, _text(f"not true: {rule.text_at(self.watermark)}", "reason")
         text = as_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
         # Spark does not report what is wrong with a record, but leaves its values NULL. The last
         # `beside` columns are not from the record.
@@ -208,13 +291,17 @@ class Judged:
 
 
 def _add_verdict(
-    frame: DataFrame, rule: Expectation, verdicts: Mapping[Expectation, str]
+    frame: DataFrame,
+    rule: Expectation,
+    verdicts: Mapping[Expectation, str],
+    watermark: int | None,
 ) -> DataFrame:
-    condition = sf.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
+    rule.require_columns(frame)
+    condition = rule.condition_at(watermark)
     # True only if neither NULL nor false. Unlike coalesce, it refuses a text instead of parsing it.
     verdict = sf.when(condition, sf.lit(True)).otherwise(sf.lit(False))
     if isinstance(rule.parent, Expectation):
-        verdict = sf.when(sf.col(verdicts[rule.parent]), verdict)
+        verdict = sf.when(rule.parent.passes(verdicts[rule.parent]), verdict)
     return frame.select("*", verdict.alias(verdicts[rule]))
 
 
@@ -231,14 +318,9 @@ def rules_by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]
     return {base: tuple(rules) for base, rules in chains.items()}
 
 
-def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
-    """(stream, rule) of the rules whose rows go to the table of bad rows."""
-    return frozenset(
-        (rule.label(), rule.name)
-        for sink in sinks
-        if isinstance(sink.parent, SetAside)
-        for rule in sink.parent.rules
-    )
+def treatments(sinks: Sequence[Sink]) -> dict[tuple[str, str], Treatment]:
+    """(stream, rule) -> what becomes of the rows that break it."""
+    return {(rule.label(), rule.name): rule.on_violation for rule in _rules(sinks)}
 
 
 def tables_without(
@@ -277,7 +359,7 @@ def check_rule(rule: Expectation, others: Sequence[Expectation]) -> None:
     Raises:
         TopologyError: one of them is wrong, or the name is used twice.
     """
-    where = f"expect() of stream '{rule.label()}'"
+    where = f"{rule.method}() of stream '{rule.label()}'"
     name: object = rule.name
     if not isinstance(name, str) or not name.strip():
         raise TopologyError(
@@ -285,7 +367,7 @@ def check_rule(rule: Expectation, others: Sequence[Expectation]) -> None:
             "rule by it.",
             number="TXN-122",
         )
-    if rule.on_violation not in get_args(OnViolation):
+    if rule.on_violation not in get_args(OnViolation) and rule.measured is None:
         raise TopologyError(
             f"{where}, rule '{rule.name}': on_violation={rule.on_violation!r} is none of 'fail', "
             "'drop' and 'set_aside'.",
@@ -299,9 +381,23 @@ def check_rule(rule: Expectation, others: Sequence[Expectation]) -> None:
             "NULL').",
             number="TXN-122",
         )
-    if any(other.name == rule.name and other.label() == rule.label() for other in others):
-        raise TopologyError(
-            f"{where}: there is a rule '{rule.name}' already. Violations are counted by stream "
-            "and rule, so give this one a name of its own.",
-            number="TXN-122",
+    other = next((o for o in others if o.name == rule.name and o.label() == rule.label()), None)
+    if other is not None:
+        raise TopologyError(f"{where}: {_taken(rule, other)}", number="TXN-122")
+
+
+def _taken(rule: Expectation, other: Expectation) -> str:
+    if rule.method != other.method:
+        return (
+            f"there is a rule '{rule.name}' already, and watermark() counts rows under that name. "
+            "Give the rule of expect() another one."
         )
+    if rule.method == "watermark":
+        return (
+            "the stream has a watermark already. It has one event time: declare it once, before "
+            "the stream goes several ways."
+        )
+    return (
+        f"there is a rule '{rule.name}' already. Violations are counted by stream and rule, so "
+        "give this one a name of its own."
+    )

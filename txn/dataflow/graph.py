@@ -35,6 +35,8 @@ __all__ = [
     "Aggregation",
     "AsOf",
     "Derived",
+    "Dimension",
+    "FinalValues",
     "Join",
     "Merge",
     "NewValues",
@@ -43,6 +45,7 @@ __all__ = [
     "Sink",
     "Source",
     "StateQuery",
+    "TableValues",
     "Transform",
     "Transformation",
     "called",
@@ -260,8 +263,8 @@ class Join(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class NewValues(Node):
-    """The changes of a table's commit, in the same txid (Trident's `newValuesStream`)."""
+class TableValues(Node):
+    """Values of a table, which follow from it as of txid - 1: they are known in the commit turn."""
 
     sink: Sink
 
@@ -274,6 +277,11 @@ class NewValues(Node):
     def in_commit_turn(self) -> bool:
         """Always True: the values depend on the table as of txid - 1."""
         return True
+
+
+@dataclass(frozen=True, eq=False)
+class NewValues(TableValues):
+    """The changes of a table's commit, in the same txid (Trident's `newValuesStream`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,6 +368,96 @@ def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Colum
     return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
 
 
+@dataclass(frozen=True, eq=False)
+class FinalValues(TableValues):
+    """The values of a state whose time is over in a txid, each once.
+
+    Rows that are not late cannot change them any more, so they are those as of the txid before.
+    Source: Structured Streaming's append mode.
+
+    Args:
+        sink: the committer that keeps the state.
+        state: the state to read.
+        aggregates: the aggregates of the values.
+        on: the state's keys.
+        by: the key with the time: a window, whose end counts, or a timestamp.
+    """
+
+    state: State
+    aggregates: Mapping[str, Aggregate]
+    on: tuple[str, ...]
+    by: str
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "final_values"
+
+    def ended(self, values: DataFrame, before: int | None, watermark: int | None) -> DataFrame:
+        """The values whose time is over at a watermark, and was not at the one before."""
+        kind = values.schema[self.by].dataType
+        end = sf.col(quoted(self.by))
+        if kind.simpleString() == "struct<start:timestamp,end:timestamp>":
+            end = end.getField("end")
+        elif kind.simpleString() != "timestamp":
+            raise TopologyError(
+                f"final_values() of table '{self.sink.name}' needs a key that is a window of "
+                f"timestamps or a timestamp, and '{self.by}' is {kind.simpleString()}.",
+                number="TXN-123",
+            )
+        if watermark is None or watermark == before:
+            return values.where(sf.lit(False))
+        is_over = end <= sf.timestamp_micros(sf.lit(watermark))
+        if before is not None:
+            is_over &= end > sf.timestamp_micros(sf.lit(before))
+        return values.where(is_over)
+
+
+@dataclass(frozen=True, eq=False)
+class Dimension(Derived):
+    """Rows with what a table that others maintain has for them, at one version per txid.
+
+    Source: Flink's lookup joins, and Structured Streaming's joins with a table, both of which read
+    whatever the table holds at the moment.
+    """
+
+    name: str
+    """The table's path, as the program has it."""
+    on: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    """The columns to add; None: all others."""
+    storage_options: Mapping[str, str]
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return f"lookup in '{self.name}'"
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Every row, once for each row of the table with its keys, or once with NULLs."""
+        rows, table = inputs
+        require_columns(rows, self.on, self.label())
+        wanted = (*self.on, *(self.columns or ()))
+        for name in wanted:
+            if name not in table.columns:
+                raise TopologyError(
+                    f"lookup() of stream '{self.label()}': table '{self.name}' has no column "
+                    f"'{name}'. Its columns are {', '.join(table.columns)}.",
+                    number="TXN-108",
+                )
+        if self.columns is not None:
+            table = table.select(*map(quoted, wanted))
+        for name in table.columns:
+            if name in rows.columns and name not in self.on:
+                raise TopologyError(
+                    f"lookup() of stream '{self.label()}' would add a second column '{name}' of "
+                    f"table '{self.name}'. Name the columns to add (columns=), or rename the "
+                    "stream's own in a transform before.",
+                    number="TXN-108",
+                )
+        return rows.join(table, on=list(self.on), how="left")
+
+
 @dataclass(frozen=True)
 class Promise:
     """A stream's promise about replays, and the reason for it."""
@@ -393,12 +491,14 @@ def _own_promise(node: Node) -> Promise:
             f"Stream '{node.label()}' queries a state as of the last committed txid, which makes "
             "it opaque (as_of='txid-1' would not)",
         )
-    if isinstance(node, NewValues) and (
+    if isinstance(node, TableValues) and (
         node.sink.committer.semantics is Semantics.NON_TRANSACTIONAL
     ):
+        what = "new" if isinstance(node, NewValues) else "final"
         return Promise(
             SpoutKind.NON_TRANSACTIONAL,
-            f"Table '{node.sink.name}', whose new values are used, has non_transactional semantics",
+            f"Table '{node.sink.name}', whose {what} values are used, has non_transactional "
+            "semantics",
         )
     return Promise(SpoutKind.TRANSACTIONAL, "")
 

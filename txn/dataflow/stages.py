@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from txn.dataflow.expectations import Expectation, SetAside
-from txn.dataflow.fingerprints import fingerprint
+from txn.dataflow.fingerprints import PYTHON, fingerprint
 from txn.dataflow.graph import (
     Aggregation,
+    Dimension,
+    FinalValues,
     Join,
     Merge,
     NewValues,
@@ -26,13 +28,23 @@ from txn.dataflow.graph import (
     called,
 )
 
-__all__ = ["Stage", "operation_of", "stage_ids", "stages"]
+__all__ = [
+    "OTHER_CODE",
+    "Stage",
+    "code_above",
+    "is_other_code",
+    "operation_of",
+    "stage_ids",
+    "stages",
+]
 
 _OPERATIONS: Mapping[type[Node], str] = {
     Aggregation: "aggregate",
+    Dimension: "lookup",
     Expectation: "expect",
     Join: "join",
     Merge: "merge",
+    FinalValues: "final_values",
     NewValues: "new_values",
     SetAside: "set_aside",
     StateQuery: "state_query",
@@ -81,6 +93,23 @@ def stages(sources: Sequence[Source], sinks: Sequence[Sink]) -> Iterator[Stage]:
             yield Stage(name, called(node), fingerprint(content))
 
 
+def code_above(sink: Sink) -> str:
+    """Identify the user's code between the sources and a table; empty if it is not known."""
+    found = [stage.fingerprint for stage in stages([*sink.parent.sources()], [sink])]
+    return "" if None in found else f"{PYTHON}: {fingerprint(found)}"
+
+
+OTHER_CODE = "a transform, an aggregation, a join or a rule above the table was another one"
+"""Why a table that another program has filled is refused."""
+
+
+def is_other_code(filled_by: str, sink: Sink) -> bool:
+    """Return whether other code than that above a table has filled it, as far as that is known."""
+    own = code_above(sink)
+    same_python = own.startswith(f"{PYTHON}: ") and filled_by.startswith(f"{PYTHON}: ")
+    return same_python and own != filled_by
+
+
 def _content(node: Node) -> object:
     """The values that determine the rows of a stage; None if it has nothing written by the user."""
     if isinstance(node, Transform):
@@ -91,6 +120,10 @@ def _content(node: Node) -> object:
         return [node.keys, dict(node.aggregates)]
     if isinstance(node, Join):
         return [node.on, node.kind]
+    if isinstance(node, FinalValues):
+        return [node.sink.name, node.by]
+    if isinstance(node, Dimension):
+        return [node.name, node.on, node.columns]
     if isinstance(node, StateQuery):
         return [node.state.path, node.on, node.as_of]
     return None

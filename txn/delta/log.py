@@ -23,7 +23,7 @@ from txn.delta.definition import TableDefinition
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import load
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import TablePublication
+from txn.interfaces import Semantics, TablePublication
 from txn.storage.storage import Storage
 
 __all__ = ["TableLog"]
@@ -132,11 +132,17 @@ class TableLog:
         """
         mark: Commit | None = None
         is_empty = True
+        semantics = self._table.metadata().configuration.get("txn.semantics")
         for commit in self.backwards(self._table.version()):
             if commit.publication is not None:
                 is_empty = False
-                yield TablePublication(commit.version, commit.publication, commit.timestamp_ms)
+                skips = semantics == Semantics.TRANSACTIONAL.value
+                yield TablePublication(
+                    commit.version, commit.publication, commit.timestamp_ms, skips
+                )
             elif mark is None and commit.mark is not None:
                 mark = commit
+            if commit.change is not None:
+                semantics = commit.change.get("semantics_were", semantics)
         if is_empty and mark is not None and mark.last is not None and not mark.last[1].is_lost:
             yield TablePublication(*mark.last, 0)

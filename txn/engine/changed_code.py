@@ -17,7 +17,7 @@ from txn.dataflow.stages import stages
 from txn.protocol.records import ProgramRecord, StageRecord
 from txn.protocol.recovery import Recovered
 
-__all__ = ["describe_changes", "list_changes", "program_of", "record_to_keep"]
+__all__ = ["describe_changes", "list_changes", "program_id", "program_of", "record_to_keep"]
 
 _SHOWN = 3
 _RECORDED = 20
@@ -36,7 +36,8 @@ def program_of(definition: Definition) -> ProgramRecord:
     if len(text) > _BYTES:
         whole = fingerprint([(stage.id, stage.fingerprint) for stage in records])
         records = [StageRecord(id="program-1", told="the program", fingerprint=whole)]
-    return ProgramRecord(python=PYTHON, stages=records)
+    tables = sorted(sink.name for sink in definition.sinks)
+    return ProgramRecord(python=PYTHON, stages=records, declared=tables)
 
 
 def program_id(record: ProgramRecord) -> str:

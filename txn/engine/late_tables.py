@@ -14,6 +14,7 @@ from typing import NoReturn
 from txn.config import TopologyConfig
 from txn.dataflow.definition import Definition
 from txn.dataflow.graph import Sink
+from txn.dataflow.stages import OTHER_CODE, is_other_code
 from txn.engine.loop.equipment import Equipment
 from txn.engine.work.backfill import Leader, require_history, require_refillable
 from txn.engine.work.derived import StoredStream, require_derivable
@@ -40,6 +41,8 @@ class LateTables:
         newest: the newest publication of each table.
         beside: a leader may run meanwhile, and changes the tables that it knows: only their next
             generations are filled, and begun if there are none yet.
+        declared: the tables of its program; of those, the ones that no batch has needed yet lack
+            nothing.
         copied: the tables whose rows others get at first: a table's next generation its own ones,
             any other table those of an append table.
     """
@@ -52,11 +55,11 @@ class LateTables:
         newest: Newest,
         *,
         beside: bool = False,
+        declared: Collection[str] = (),
         copied: Collection[str] = (),
     ) -> None:
         self._definition = definition
-        self._committed = committed.txid
-        self._read: tuple[int, History] | None = None
+        self._read: tuple[CommittedRecord, History] | None = None
         self._donors: list[Committer] = []
         """Of the tables that hold what was committed."""
         self.refusals: dict[str, TxnError] = {}
@@ -67,13 +70,15 @@ class LateTables:
         """Table -> the newest txid that it holds as the others do."""
         self.first_txids: dict[str, int] = {}
         """Table that does not exist yet -> the first txid that it gets."""
+        self._places = {identity(table) for table in named}
         self._copies: list[Callable[[Equipment, int], None]] = []
         """Each gives one table the rows that it gets at first."""
-        places = {identity(table) for table in named}
-        sinks = self._late(places, committed, newest, beside=beside)
         known = {identity(table) for table in committed.tables}
+        # Without any, what was committed has brought no table anything.
+        led = known | {identity(table) for table in declared} if beside else frozenset()
+        sinks = self._late(known, committed, newest, led) if known else []
         for sink in definition.sinks:
-            may_begin = identity(sink.name) in places & known and sink not in sinks
+            may_begin = identity(sink.name) in self._places & known and sink not in sinks
             if may_begin and (one := _generation(sink, begin=beside)):
                 self.generations[sink.name] = one
                 newest = {**newest, one.name: one.committer.last_publication()}
@@ -85,32 +90,41 @@ class LateTables:
             try:
                 if copied and newest[sink.name] is None:
                     self._plan_copy(table, sink, copied, committed.txid)
-                self._require_history(table, sink, _publication(newest[sink.name]), committed.txid)
+                self._require_history(table, sink, _publication(newest[sink.name]), committed)
             except (TopologyError, RecoveryRefusedError) as error:
                 self.refusals[table] = error
 
     def _late(
-        self, places: Collection[str], committed: CommittedRecord, newest: Newest, *, beside: bool
+        self,
+        known: Collection[str],
+        committed: CommittedRecord,
+        newest: Newest,
+        led: Collection[str],
     ) -> list[Sink]:
-        """Return the named tables that are late; find those that hold what was committed."""
-        known = {identity(table) for table in committed.tables}
+        """Return the named tables that are late; find those that hold what was committed.
+
+        Args:
+            known: where the tables lie that have the newest committed txid.
+            led: where the tables lie that a leader changes meanwhile.
+        """
         late: list[Sink] = []
-        if not known:
-            return late  # what was committed has brought no table anything
         # Those that the leader knows come first: they show what was committed.
         for sink in sorted(self._definition.sinks, key=lambda s: identity(s.name) not in known):
             own = _publication(newest[sink.name])
-            if beside and identity(sink.name) in known:
+            if identity(sink.name) in led:
                 # It may seem to lack txids if its log was listed a moment too early.
                 self._donors += [sink.committer] if own else []
                 continue
             others: Iterable[Publication] = ()
             if own and identity(sink.name) not in known:
-                others = self._committed_since(own.first_txid, committed.txid)
+                if is_other_code(own.filled_by, sink):
+                    self.refusals[sink.name] = _other_code(f"Table '{sink.name}'", sink)
+                    continue
+                others = self._committed_since(own.first_txid, committed)
             attempts = self._definition.compares_attempts(sink)
             if not is_late(own, committed.txid, others, attempts=attempts):
                 self._donors += [sink.committer] if own else []
-            elif identity(sink.name) in places:
+            elif identity(sink.name) in self._places:
                 late.append(sink)
             elif own and own.last_txid >= committed.txid:
                 self.refusals[sink.name] = _not_committed(sink, own)
@@ -122,14 +136,18 @@ class LateTables:
             self._copy(table, sink, committed)
             return
         for stored in self._definition.sinks:
-            if identity(stored.name) in copied and sink.name not in self.held:
+            # A table that is named itself gives its rows to its own next generation.
+            is_source = identity(stored.name) in set(copied) - self._places
+            if is_source and sink.name not in self.held:
                 self._derive(sink, stored, committed)
 
     def _require_history(
-        self, table: str, sink: Sink, newest: Publication | None, committed: int
+        self, table: str, sink: Sink, newest: Publication | None, committed: CommittedRecord
     ) -> None:
         """Find what a table holds already, and refuse one that cannot get the rest."""
         require_refillable(sink)
+        if newest is not None and sink.name != table and is_other_code(newest.filled_by, sink):
+            raise _other_code(f"The next generation of table '{table}'", sink)
         if sink.name in self.held:
             return
         history = self._history(committed)
@@ -137,9 +155,10 @@ class LateTables:
         own = self._readable(sink, history)
         if last + 1 < own.first or not own.first:
             if sink.name != table:
-                _refuse_short(table, (own.first or committed + 1) - 1)
+                missing = last + 1, (own.first or committed.txid + 1) - 1
+                _refuse_short(table, missing, sink.name if newest else "")
             accepted = _accepts(self._definition.config, sink.name)
-            require_history(sink.name, own, last, committed, may_lack=accepted)
+            require_history(sink.name, own, last, committed.txid, may_lack=accepted)
         if newest is None:
             self.first_txids[sink.name] = own.first
 
@@ -166,11 +185,13 @@ class LateTables:
         if errors:
             raise type(errors[0])(" ".join(map(str, errors)), number=errors[0].number)
 
-    def look_again(self) -> None:
+    def look_again(self, committed: CommittedRecord) -> None:
         """See what the tables hold now that they are fenced: a filling beside has ended by then."""
         for sink in self.sinks:
             newest = _publication(sink.committer.last_publication())
-            self.held[sink.name] = self._held(sink, newest, self._history(self._committed))
+            held = self._held(sink, newest, self._history(committed))
+            # What is not committed may still be taken back.
+            self.held[sink.name] = min(held, committed.txid)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,6 +203,14 @@ class LateTables:
         """Table -> the newest txid that it, or its next generation, holds."""
         names = {sink.name: table for table, sink in self.generations.items()}
         return {names.get(name, name): txid for name, txid in self.held.items()}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Table -> the version with its newest txid; without next generations."""
+        generations = self.generations.values()
+        own = [sink for sink in self.sinks if sink not in generations]
+        newest = {sink.name: sink.committer.last_publication() for sink in own}
+        return {name: entry[0] for name, entry in newest.items() if entry is not None}
 
     def lacking(self, committed: int) -> int:
         """Return how many txids the table behind all others lacks."""
@@ -238,8 +267,13 @@ class LateTables:
         tables = {name: v for name, v in committed.tables.items() if identity(name) not in left}
         return committed.model_copy(update={"tables": tables})
 
-    def fill(self, equipment: Equipment, committed: int, leader: Leader) -> None:
-        """Give each of them the txids that it lacks, up to `committed`.
+    def with_held(self, committed: CommittedRecord) -> CommittedRecord:
+        """Return the committed record with those that hold its txid, and only seemed to lack it."""
+        held = {n: v for n, v in self.versions.items() if self.held.get(n) == committed.txid}
+        return committed.model_copy(update={"tables": {**committed.tables, **held}})
+
+    def fill(self, equipment: Equipment, committed: CommittedRecord, leader: Leader) -> None:
+        """Give each of them the txids that it lacks, up to the committed one.
 
         Raises:
             FencedError: a newer leader knows the table.
@@ -251,26 +285,28 @@ class LateTables:
         for sink in self.sinks:
             after = self.held[sink.name]
             own = self._readable(sink, history)
-            equipment.backfill(sink, own, after, committed, self._definition.config, leader)
-            self.held[sink.name] = committed
+            equipment.backfill(sink, own, after, committed.txid, self._definition.config, leader)
+            self.held[sink.name] = committed.txid
 
     def _readable(self, sink: Sink, history: History) -> History:
         streams = [source.name for source in sink.parent.sources_read()]
         return history.readable(streams, self._definition.streams)
 
-    def _history(self, committed: int) -> History:
+    def _history(self, committed: CommittedRecord) -> History:
         """Read the other tables' logs, once for each committed txid."""
-        if self._read is not None and self._read[0] == committed:
-            return self._read[1]
-        history = read_history(self._donors, committed, self._definition.renamed)
-        self._read = committed, history
-        return history
+        if self._read is None or self._read[0] != committed:
+            self._read = committed, self._read_logs(committed)
+        return self._read[1]
 
-    def _committed_since(self, txid: int, committed: int) -> Iterator[Publication]:
+    def _committed_since(self, txid: int, committed: CommittedRecord) -> Iterator[Publication]:
         """Yield what other tables hold from a txid up to the committed one; reads when asked."""
-        if txid <= committed:
-            renamed = self._definition.renamed
-            yield from read_history(self._donors, committed, renamed, since=txid).publications
+        if txid <= committed.txid:
+            yield from self._read_logs(committed, since=txid).publications
+
+    def _read_logs(self, committed: CommittedRecord, since: int = 1) -> History:
+        definition = self._definition
+        streams = definition.opaque_streams
+        return read_history(self._donors, committed, definition.renamed, streams, since=since)
 
 
 def _generation(sink: Sink, *, begin: bool) -> Sink | None:
@@ -282,13 +318,32 @@ def _generation(sink: Sink, *, begin: bool) -> Sink | None:
     return None if committer is None else Sink(sink.parent, committer)
 
 
-def _refuse_short(table: str, last: int) -> NoReturn:
-    """Refuse a generation whose history is not whole: the table has rows of all txids."""
+def _refuse_short(table: str, missing: tuple[int, int], begun: str) -> NoReturn:
+    """Refuse a generation whose history is not whole: the table has rows of all txids.
+
+    Args:
+        missing: the first and the last txid that it cannot get.
+        begun: its folder, if it holds txids already.
+    """
+    first, last = missing
+    end = f"End every other `txn backfill` of the table, delete the folder {begun}, and let"
+    delete = end if begun else "Let"
     raise RecoveryRefusedError(
-        f"Table '{table}' cannot be filled anew from its sources: what txids 1 to {last} read "
-        "was cleaned out of the logs of all tables, or a stream that they read is not in the "
-        "program any more. Nothing was changed. Let it begin with its own rows: txn backfill "
+        f"Table '{table}' cannot be filled anew from its sources: what txids {first} to {last} "
+        "read was cleaned out of the logs of all tables, or a stream that they read is not in the "
+        f"program any more. Nothing was changed. {delete} it begin with its own rows: txn backfill "
         f"--table {table} --from {table}. Values that are new then begin now.",
+        number="TXN-809",
+    )
+
+
+def _other_code(subject: str, sink: Sink) -> RecoveryRefusedError:
+    """Return the refusal of what a program with other transforms, or rules, has filled."""
+    return RecoveryRefusedError(
+        f"{subject} was filled by a program that computes other rows for it: {OTHER_CODE}. "
+        "Nothing was changed. "
+        f"End every other `txn backfill` of the table, delete the folder {sink.name}, and fill it "
+        "again with `txn backfill`; or run the program that has filled it.",
         number="TXN-809",
     )
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.definition import Definition
-from txn.dataflow.evaluation import Evaluation, Rows, Unknown
-from txn.dataflow.graph import NewValues, Sink, StateQuery
+from txn.dataflow.evaluation import Evaluation, Lookup, Rows, Unknown
+from txn.dataflow.graph import FinalValues, Sink, StateQuery
 from txn.engine.base.attempt import Emission
 from txn.engine.loop.ending_errors import not_previewed
+from txn.engine.work.dimensions import Dimensions
 from txn.engine.work.emission import Emissions
 from txn.engine.work.lookups import Lookups
 from txn.engine.work.spouts import Spouts
@@ -112,6 +113,7 @@ class _Rehearsal:
         tables = Tables(own, definition.sinks)
         self._stager = Stager(own, tables, verify_rows=False)
         self._lookups = Lookups(spark, tables, self._stager)
+        self._dimensions = Dimensions(spark, definition.sinks)
         self._emissions = Emissions(
             spark,
             own,
@@ -119,6 +121,7 @@ class _Rehearsal:
             definition.sinks,
             self._lookups,
             self._columns,
+            self._dimensions,
             verify_rows=False,
         )
 
@@ -143,7 +146,8 @@ class _Rehearsal:
 
     def computed(self, read: Metadata, rows: int) -> Preview:
         """Compute the rows that each table would get of the planned batch."""
-        emission = self._emissions.emit(TransactionAttempt(1), read)
+        versions = self._dimensions.versions()
+        emission = self._emissions.emit(TransactionAttempt(1), read, dimensions=versions)
         emission.evaluation.lookup = lambda node: self._table_rows(node, emission)
         results = {
             sink: self._reader_rows(sink, emission.evaluation) for sink in self._definition.sinks
@@ -167,9 +171,11 @@ class _Rehearsal:
             return partials
         return Rows(_shown(sink.committer, partials.frame))
 
-    def _table_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def _table_rows(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         if isinstance(node, StateQuery):
             return self._lookups.find(node, emission)
+        if isinstance(node, FinalValues):
+            return self._lookups.columns(node, emission.evaluation)
         return self._new_values(node.sink, emission.evaluation)
 
     def _new_values(self, sink: Sink, evaluation: Evaluation) -> StoredRows | Unknown:

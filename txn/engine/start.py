@@ -29,10 +29,17 @@ from txn.engine.loop.equipment import Equipment
 from txn.engine.loop.pipeline import Pipeline
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.backfill import Leader
-from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
+from txn.errors import (
+    FencedError,
+    RecoveryRefusedError,
+    TableChangedError,
+    TopologyError,
+    TxnError,
+)
 from txn.interfaces import NOTICES, CommitterContext
 from txn.observers import LeadershipWon, RunStarted
 from txn.protocol import coordinator
+from txn.protocol.event_time import WatermarkRule
 from txn.protocol.records import (
     ColumnsRecord,
     CommittedRecord,
@@ -52,7 +59,12 @@ from txn.protocol.recovery import (
 )
 from txn.protocol.store import ProgressStore
 from txn.protocol.stream_names import check_renamed, rename_in_newest, rename_in_progress
-from txn.protocol.table_names import by_todays_names, recorded_ids
+from txn.protocol.table_names import (
+    by_todays_names,
+    declared_and_read,
+    filled_and_gone,
+    recorded_ids,
+)
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
 from txn.storage.locations import identity
@@ -132,7 +144,13 @@ class Start:
         self.resources.callback(self._close, equipment)
         newest = self._attach_tables(equipment, self._context(epoch, life, progress))
         late = LateTables(
-            self.definition, tables, progress.committed, newest, beside=True, copied=copied
+            self.definition,
+            tables,
+            progress.committed,
+            newest,
+            beside=True,
+            declared=declared_and_read(progress)[0] or (),
+            copied=copied,
         )
         late.refuse()
         equipment.tables.begin_at(late.first_txids)
@@ -146,7 +164,7 @@ class Start:
         # leader is as fast, and the start of the program fills the rest.
         lacking, before = late.lacking(progress.committed.txid), math.inf
         while lacking and lacking < before / 2:
-            late.fill(equipment, progress.committed.txid, leader)
+            late.fill(equipment, progress.committed, leader)
             progress = self.store.peek()
             lacking, before = late.lacking(progress.committed.txid), lacking
         return late.tables
@@ -177,7 +195,10 @@ class Start:
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         equipment.change_shapes(late.held, late.sinks)
         leader = Leader(epoch, self.store.assert_leading, self.monotonic)
-        late.fill(equipment, recovered.committed.txid, leader)
+        late.fill(equipment, recovered.committed, leader)
+        # Queries of a table that was filled find what it has got.
+        versions = {**recovered.committed.tables, **late.versions}
+        equipment.tables.advance(recovered.committed.txid, versions)
         equipment.change_shapes({}, equipment.tables.all)
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered, equipment.tables.ids())
@@ -277,7 +298,6 @@ class Start:
         """Decide by the tables where the run begins; durable when this returns."""
         definition = self.definition
         publications = late.without(self._fence_tables(equipment))
-        late.look_again()
         if misfit is not None:
             if any(publications.values()):
                 raise misfit  # an older leader has published them a moment ago
@@ -292,10 +312,11 @@ class Start:
             skipping=definition.skipping_tables,
             dropped=definition.config.dropped_streams,
         )
+        late.look_again(recovered.committed)
         if recovered.roll_forward:
             log.info("[%s] rolled forward to txid %s", definition.name, recovered.committed.txid)
             self.store.persist_committed(
-                recovered.committed.model_copy(update={"epoch": epoch}),
+                late.with_held(recovered.committed.model_copy(update={"epoch": epoch})),
                 recovered.quarantine,
                 recovered.replay_of,
             )
@@ -306,9 +327,15 @@ class Start:
     ) -> None:
         """Report once that the program differs from the last run's, and record this one."""
         program, first = program_of(self.definition), recovered.committed.txid + 1
+        named = set(map(identity, recovered.committed.tables))
+        filled = [
+            sink.name
+            for sink in self.definition.sinks
+            if first > 1 and identity(sink.name) not in named and sink.committer.last_publication()
+        ]
         # A moved table has its former name, too, until a commit stores the present one.
         tables = {**(before.tables if before else {}), **ids}
-        program = program.model_copy(update={"tables": tables})
+        program = program.model_copy(update={"tables": tables, "filled": filled})
         former = before if first > 1 or recovered.batches else None  # it has done nothing yet
         lines = [] if former is None else list_changes(former, program)
         if lines:
@@ -319,6 +346,9 @@ class Start:
     def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
             return rename_in_newest(self.definition.renamed, equipment.tables.fence())
+        except TableChangedError:
+            self.store.assert_leading()  # a newer leader may have taken a next generation
+            raise
         except FencedError as error:
             # Either a newer leader was a moment faster, and then this raises, or the store has no
             # epoch as new as the tables'.
@@ -342,6 +372,10 @@ class Start:
             until=self.until,
             published=recovered.published,
             grouped=definition.can_group,
+            watermark_rules=[
+                WatermarkRule(w.label(), w.delay, w.idle_after, w.by) for w in definition.watermarks
+            ],
+            dimensions=equipment.dimensions.versions(),
         )
         return Pipeline(
             definition.name,
@@ -383,11 +417,15 @@ class Start:
             late.without_committed(progress.committed),
             newest,
             identity,
-            unborn=definition.unborn_tables(*with_rows(progress, newest)),
+            unborn=definition.unborn_tables(
+                *with_rows(progress, newest),
+                *declared_and_read(progress),
+            ),
             new=definition.config.new_tables,
             dropped=definition.config.dropped_tables,
             ids=ids,
             recorded=recorded_ids(progress),
+            filled=filled_and_gone(progress, [s.name for s in definition.sinks], ids, identity),
         )
 
     def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:

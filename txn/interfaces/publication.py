@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from txn.attempts import TransactionAttempt
+from txn.interfaces.event_time import EventTime
 
 __all__ = [
     "CHANGE_KEY",
@@ -166,6 +167,19 @@ class PartitionPositions(BaseModel):
         return {**data, "latest": {**read, **latest}}
 
 
+_EMPTY: Mapping[str, Any] = {
+    "violations": {},
+    "unasked": {},
+    "forms": {},
+    "filled_by": "",
+    "watermark": None,
+    "dimensions": {},
+    "event_time": None,
+}
+"""The fields of a publication that its JSON leaves out while they have these values."""
+_NEVER = object()
+
+
 class _Counted(BaseModel):
     """A record with violations. Its JSON leaves them out if no rule exists."""
 
@@ -183,11 +197,17 @@ class _Counted(BaseModel):
     """stream -> rule that has set rows of this txid aside -> their form, "raw", "own" or "foreign"
     (`Expectation.form`). Like `unasked`, only in the table of bad rows."""
 
+    watermark: int | None = None
+    """The txid's watermark: rows with an event time up to it are late. Microseconds since 1970,
+    UTC. None: no row is late."""
+
+    dimensions: dict[str, int] = Field(default_factory=dict)
+    """Table that a stream looks rows up in -> the version that the txid has read."""
+
     # Plain mode, because a wrapping serializer copies thousands of positions first.
     @model_serializer(mode="plain")
     def _dump_without_empty(self) -> dict[str, Any]:
-        optional = ("violations", "unasked", "forms")
-        return {name: value for name, value in self if value or name not in optional}
+        return {name: value for name, value in self if value != _EMPTY.get(name, _NEVER)}
 
 
 class Member(_Counted):
@@ -230,6 +250,12 @@ class Publication(_Counted):
     contains such a txid, nor its replay."""
     replay_of: int | None = None
     """The quarantined txid that it replays."""
+    filled_by: str = ""
+    """In a table that gets its history: the user's code that computed the rows, as
+    `txn.dataflow.stages.code_above` identifies it."""
+    event_time: EventTime | None = None
+    """What the watermarks of txids after `last_txid` follow from; None: no program had one yet, or
+    the table gets its history."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
     the last txid, `rows` are those of all, and `digest`, `violations`, `unasked` and `forms`
@@ -260,6 +286,8 @@ class Publication(_Counted):
             violations=self.violations,
             unasked=self.unasked,
             forms=self.forms,
+            watermark=self.watermark,
+            dimensions=self.dimensions,
         )
         return (own,)
 
@@ -344,3 +372,5 @@ class TablePublication:
     publication: Publication
     timestamp_ms: int
     """When it was appended, milliseconds since 1970; 0 if that is unknown."""
+    of_skipping: bool = False
+    """True if the table skipped replays then: what it records may be a dead attempt's plan."""

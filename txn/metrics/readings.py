@@ -275,6 +275,9 @@ class Readings:
         self._count(event, "batches")
         self._gauge(event, "committed_txid", txid)
         self._gauge(event, "last_commit_timestamp_seconds", event.at)
+        for name, at in {"watermark": event.watermark, "newest_event": event.newest_event}.items():
+            if at is not None:
+                self._gauge(event, f"{name}_timestamp_seconds", at / 1_000_000)
         if event.attempt == event.group[-1]:
             self._measure(event, "group_txids", len(event.group))
         for stream, records in event.input_records.items():
@@ -293,7 +296,7 @@ class Readings:
         self._gauge(event, "in_quarantine", len(self._aside))
 
     def _bad_rows(self, event: BadRows) -> None:
-        action = "set_aside" if event.set_aside else "dropped"
+        action = "set_aside" if event.set_aside else "kept" if event.kept else "dropped"
         self._count(event, "bad_rows", event.rows, event.stream, printable(event.rule), action)
 
     # --- sources -----------------------------------------------------------------------------

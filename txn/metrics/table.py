@@ -147,6 +147,18 @@ TABLE: tuple[Metric, ...] = (
     _gauge("planned_files", "{file}", "stream", "Of txn_lag_files, those with a txid."),
     _gauge("planned_versions", "{version}", "stream", "Of txn_lag_versions, those with a txid."),
     _gauge("notices", "{notice}", "stream", "Notices of the spout, as txn status shows them."),
+    _gauge(
+        "watermark_timestamp_seconds",
+        "s",
+        "",
+        "The watermark of the newest committed txid: rows with an event time up to it were late.",
+    ),
+    _gauge(
+        "newest_event_timestamp_seconds",
+        "s",
+        "",
+        "The newest event time as of the newest committed txid.",
+    ),
     # Trouble.
     _counter("attempts", "{attempt}", "", "Attempts that were started."),
     _counter(
@@ -164,7 +176,7 @@ TABLE: tuple[Metric, ...] = (
         "bad_rows",
         "{row}",
         "stream rule action",
-        "Rows that broke a rule, and were dropped or set_aside.",
+        "Rows that broke a rule, and were dropped, set_aside, or (late ones) kept.",
     ),
     # Tables.
     _counter(

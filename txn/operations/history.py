@@ -14,7 +14,7 @@ from txn.interfaces.publication import merged_violations
 from txn.notebook.charts import TxidFacts
 from txn.operations.table_logs import table_log
 from txn.protocol.stream_names import Renamed, rename_keys
-from txn.text import describe
+from txn.text import describe, event_time
 
 if TYPE_CHECKING:
     from txn.interfaces import Committer, TablePublication
@@ -44,6 +44,10 @@ class HistoryEntry:
     """table -> version that holds the txid."""
     violations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
+    watermark: int | None = None
+    """Rows with an event time up to this one were late: microseconds since 1970, UTC."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Table that a stream looks rows up in -> the version that it has read."""
     timestamp_ms: int = 0
     """Time of the last append to any of the tables, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
@@ -84,6 +88,8 @@ class HistoryEntry:
             "rows": dict(self.rows),
             "tables": dict(self.tables),
             "violations": {stream: dict(rules) for stream, rules in self.violations.items()},
+            "watermark": None if self.watermark is None else event_time(self.watermark),
+            "dimensions": dict(self.dimensions),
             "timings_ms": dict(self.timings_ms),
         }
 
@@ -173,6 +179,8 @@ def _entry(txid: int, entries: Mapping[str, TablePublication], committed: int) -
         rows={table: part.rows for table, part in parts.items()},
         tables={table: entry.version for table, entry in entries.items()},
         violations=merged_violations(part.violations for part in parts.values()),
+        watermark=parts[table].watermark,
+        dimensions=parts[table].dimensions,
         timestamp_ms=max(entry.timestamp_ms for entry in entries.values()),
         timings_ms=publication.timings_ms,
         quarantined=publication.quarantined,

@@ -12,13 +12,15 @@ from txn.config import TopologyConfig
 from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import (
     Aggregation,
+    Dimension,
+    FinalValues,
     Join,
-    NewValues,
     Node,
     Promise,
     Sink,
     Source,
     StateQuery,
+    TableValues,
     Transform,
 )
 from txn.dataflow.stages import operation_of, stage_ids
@@ -160,7 +162,7 @@ def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
 
 def _stage(node: Node, names: Mapping[Node, str]) -> StagePlan:
     reads = tuple(names[parent] for parent in node.parents)
-    if isinstance(node, NewValues):
+    if isinstance(node, TableValues):
         reads = (node.sink.name,)
     return StagePlan(names[node], operation_of(node), reads, _phase(node), _detail(node))
 
@@ -179,6 +181,10 @@ def _detail(node: Node) -> str:
         return by + _aggregates(node.aggregates)
     if isinstance(node, Join):
         return f"{node.how} on {', '.join(node.on)}"
+    if isinstance(node, FinalValues):
+        return f"by {node.by}"
+    if isinstance(node, Dimension):
+        return f"{node.name} on {', '.join(node.on)}, at one version per txid"
     if isinstance(node, StateQuery):
         return f"{node.state.path} on {', '.join(node.on)}, as of {node.as_of}"
     return ""

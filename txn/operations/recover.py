@@ -113,7 +113,10 @@ def _without_late(definition: Definition, publications: Publications) -> Publica
     places = {identity(table) for table in definition.config.backfilled_tables}
     named = {sink.name: sink for sink in definition.sinks if identity(sink.name) in places}
     newest = {table: entries[0][1] if entries else None for table, entries in publications.items()}
-    others = [p for t, entries in publications.items() if t not in named for _, p in entries]
+    # The last word counts: the newest attempt's, and never that of a table that skips a replay.
+    told = sorted(publications.keys() - named.keys())
+    told.sort(key=lambda table: table not in definition.skipping_tables)
+    others = [p for table in told for _, p in reversed(publications[table])]
     # A table of a run lacks at most its newest publication.
     least = max((p.first_txid for p in newest.values() if p is not None), default=1) - 1
     late = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from typing import Any
 
 from txn.engine.changed_code import program_id
+from txn.interfaces.event_time import EventTime
 from txn.machine.liveness import is_alive
 from txn.operations.quarantine import Quarantined, quarantined_in
 from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import LeaderIdentity, NoticesRecord, StandbyIdentity
+from txn.text import event_time
 
 __all__ = ["StandbyStatus", "Status", "status_of"]
 
@@ -73,6 +74,7 @@ class Status:
             "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
             "spouts": committed.spouts,
             "tables": committed.tables,
+            "event_time": _event_time_json(committed.event_time),
             "changes": self.changes,
             "notices": notices and notices.model_dump(mode="json", exclude={"version", "epoch"}),
             "quarantined": len(self.quarantine),
@@ -91,16 +93,29 @@ def status_of(status: TopologyStatus, *, served: bool = True) -> Status:
     if not served:
         status = replace(status, leader=None, standbys=())
     newest = status.progress.program and program_id(status.progress.program)
-    programs = chain(status.standby_programs, repeat(""))
     return Status(
         status,
         is_alive(status.leader),
         tuple(
             StandbyStatus(one, is_alive(one), bool(program and newest and program != newest))
-            for one, program in zip(status.standbys, programs, strict=False)
+            for one, program in status.standbys
         ),
         quarantined_in(status),
     )
+
+
+def _event_time_json(time: EventTime | None) -> dict[str, Any] | None:
+    """Return the watermark of the next txid, and the newest event of each stream's partitions."""
+    if time is None or not time.streams:
+        return None
+    at = time.watermark(1)
+    return {
+        "watermark": None if at is None else event_time(at),
+        "newest": {
+            stream: {part: event_time(event.at) for part, event in of_stream.newest.items()}
+            for stream, of_stream in time.streams.items()
+        },
+    }
 
 
 def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:

@@ -43,16 +43,14 @@ class TopologyStatus:
     """Txids that were committed empty, ascending."""
     replays_requested: frozenset[int] = frozenset()
     """The quarantined txids that the topology will replay."""
-    standbys: tuple[StandbyIdentity, ...] = ()
-    """The standbys, the longest waiting first."""
+    standbys: tuple[tuple[StandbyIdentity, str], ...] = ()
+    """Each standby with the id of its program (empty: unknown), the longest waiting first."""
     incarnation: IncarnationRecord | None = None
     """The present incarnation; None before the first leader."""
     notices: NoticesRecord | None = None
     """The newest notices of the newest run's spouts; None if there were none."""
     drops_requested: frozenset[int] = frozenset()
     """The quarantined txids that the topology will give up."""
-    standby_programs: tuple[str, ...] = ()
-    """The id of each standby's program, in the order of `standbys`; empty: unknown."""
 
 
 class ProgressBackend(Protocol):

@@ -48,13 +48,15 @@ or repeat records (holes H2, H3, H4 and H6 of docs/coordinator.md), this file di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import StateError
+from txn.protocol.event_time import WatermarkRule
 from txn.protocol.events import (
     Action,
     Batch,
@@ -93,6 +95,7 @@ from txn.protocol.rules import (
     committing,
     current,
     drop_later,
+    event_time_after,
     forget_opaque,
     in_order,
     may_overtake,
@@ -102,6 +105,8 @@ from txn.protocol.rules import (
     positions_before,
     refused,
     waited_for,
+    watermark_before,
+    watermark_of,
     with_batch,
     without_batches,
 )
@@ -126,6 +131,8 @@ def recovered_state(
     until: int | Literal["forever", "caught_up"],
     published: Collection[int],
     grouped: bool = True,
+    watermark_rules: Sequence[WatermarkRule] = (),
+    dimensions: Mapping[str, int] = MappingProxyType({}),
 ) -> CoordinatorState:
     """Return the state in which a run begins, from the durable records.
 
@@ -138,6 +145,8 @@ def recovered_state(
         until: a txid to end with, or a word as in `Topology.run`.
         published: open txids that some table, not all, holds already.
         grouped: whether several txids may be committed together (`config.max_group_commit`).
+        watermark_rules: those of the program.
+        dimensions: the newest versions of the tables that streams look rows up in.
 
     Raises:
         StateError: the open txids are not contiguous from the committed one.
@@ -158,6 +167,8 @@ def recovered_state(
         positions=dict(committed.spouts),
         opaque_streams=opaque,
         streams=tuple(streams),
+        event_time=committed.event_time,
+        watermark_rules=tuple(watermark_rules),
         max_spout_pending=config.max_spout_pending,
         max_batch_attempts=config.max_batch_attempts,
         max_group_commit=config.max_group_commit if grouped else 1,
@@ -167,7 +178,8 @@ def recovered_state(
     )
     for record in records:
         batch = _recovered(record, streams, opaque, is_first=record.txid == first)
-        batch = replace(batch, had_turn=record.txid in published)
+        versions = {**dimensions, **record.dimensions}
+        batch = replace(batch, had_turn=record.txid in published, dimensions=versions)
         state = with_batch(state, batch, Cause.RECOVERED)
     return state
 
@@ -184,6 +196,7 @@ def _recovered(
         started=True,
         quarantined=record.quarantined,
         replay_of=record.replay_of,
+        watermark=record.watermark,
     )
     # With opaque streams, an emptied START is written only once all earlier txids are committed
     # (`_replay`), so the first open txid keeps its metadata and its quarantine. Any other one loses
@@ -243,7 +256,16 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
         state = with_batch(state, turn, Cause.PUBLISH)
     *earlier, (attempt, metadata) = [(b.attempt, b.metadata or {}) for b in group]
     positions = positions_before(state, attempt.txid + 1)
-    return state, (Publish(attempt, metadata, positions, tuple(earlier)),)
+    order = Publish(
+        attempt,
+        metadata,
+        positions,
+        tuple(earlier),
+        watermarks={b.attempt.txid: b.watermark for b in group if b.watermark is not None},
+        dimensions={b.attempt.txid: b.dimensions for b in group if b.dimensions},
+        event_time=event_time_after(state, group),
+    )
+    return state, (order,)
 
 
 def _replay_waiting(state: CoordinatorState) -> Step:
@@ -307,10 +329,14 @@ def _ask(state: CoordinatorState, batch: Batch) -> Step:
 def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
     """Persist START, then process. `batch` carries the metadata of this attempt."""
     metadata, emptied = batch.metadata or {}, batch.quarantined
+    if not batch.started:
+        batch = replace(batch, watermark=watermark_of(state, batch.attempt.txid))
+    watermark, dimensions = batch.watermark, batch.dimensions
+    before = watermark_before(state, batch.attempt.txid)
     state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True), cause)
     return state, (
-        PersistStart(batch.attempt, metadata, emptied, batch.replay_of),
-        Process(batch.attempt, metadata, empty=emptied is not None),
+        PersistStart(batch.attempt, metadata, emptied, batch.replay_of, watermark, dimensions),
+        Process(batch.attempt, metadata, emptied is not None, watermark, dimensions, before),
     )
 
 
@@ -334,6 +360,7 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
     nothing = event.replay_of is None and all(value is None for value in metadata.values())
     if is_new and nothing:
         return _nothing_to_read(state, batch)
+    batch = replace(batch, dimensions={**event.dimensions, **batch.dimensions})
     if is_new:
         batch = replace(batch, replay_of=event.replay_of, blocked=None, waits=0)
     state, actions = _launch(state, replace(batch, metadata=metadata), Cause.PLAN_MADE)
@@ -396,7 +423,14 @@ def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
     batch = current(state, event.attempt, Phase.PROCESSING)
     if batch is None:
         return state, ()
-    processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0, lacks=frozenset())
+    processed = replace(
+        batch,
+        phase=Phase.PROCESSED,
+        blocked=None,
+        waits=0,
+        lacks=frozenset(),
+        newest_times=event.newest_times,
+    )
     return _advance(with_batch(state, processed, Cause.BATCH_PROCESSED))
 
 
@@ -406,11 +440,18 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     if tuple(batch.attempt for batch in group) != attempts:
         return state, ()
     batch, positions = group[-1], positions_before(state, event.attempt.txid + 1)
+    time = event_time_after(state, group)
     txids = {attempt.txid for attempt in attempts}
     state = without_batches(state, txids, Cause.BATCH_PUBLISHED)
-    state = replace(state, committed=event.attempt.txid, positions=positions)
+    state = replace(state, committed=event.attempt.txid, positions=positions, event_time=time)
     durable = PersistCommitted(
-        event.attempt, positions, event.tables, batch.quarantined, batch.replay_of, event.earlier
+        event.attempt,
+        positions,
+        event.tables,
+        batch.quarantined,
+        batch.replay_of,
+        event.earlier,
+        time,
     )
     actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
     if state.until_caught_up and state.plan_idle and not state.batches:

@@ -16,6 +16,8 @@ from enum import Enum
 from typing import Any
 
 from txn.attempts import TransactionAttempt
+from txn.interfaces.event_time import EventTime, NewestTimes
+from txn.protocol.event_time import WatermarkRule
 
 __all__ = [
     "Action",
@@ -97,6 +99,12 @@ class Batch:
     before it are committed; then the run ends with this error."""
     asks: frozenset[str] | None = None
     """The only streams to ask for this txid beyond `max_spout_pending`; None: all streams."""
+    watermark: int | None = None
+    """Its watermark, as its first START has it; None as well before that."""
+    newest_times: NewestTimes = field(default_factory=dict)
+    """The newest event times of its rows, once they are processed."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """`BatchRecord.dimensions`: a table's version is that of the first START with the table."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,9 @@ class CoordinatorState:
     streams: tuple[str, ...]
     max_spout_pending: int
     max_batch_attempts: int
+    event_time: EventTime | None = None
+    """Event time as of `committed`."""
+    watermark_rules: tuple[WatermarkRule, ...] = ()
     max_group_commit: int = 1
     """Consecutive txids that one commit turn may publish together."""
     ungrouped_until: int = 0
@@ -149,6 +160,8 @@ class PlanMade:
     replay_of: int | None = None
     """The quarantined txid whose record is the answer, because its replay was requested; None:
     the spouts answered."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Table that a stream looks rows up in -> its newest version."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +192,8 @@ class BatchProcessed:
     """The acker's ledger of the processing phase of `attempt` reached zero."""
 
     attempt: TransactionAttempt
+    newest_times: NewestTimes = field(default_factory=dict)
+    """The newest event times of its rows."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +302,10 @@ class PersistStart:
     """The error for which the batch is emptied."""
     replay_of: int | None = None
     """The quarantined txid whose records it reads."""
+    watermark: int | None = None
+    """The txid's watermark."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Table that a stream looks rows up in -> the version to read."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +316,12 @@ class Process:
     metadata: Metadata
     empty: bool = False
     """True: stage nothing, read nothing (a quarantined batch)."""
+    watermark: int | None = None
+    """The txid's watermark."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """As in `PersistStart`."""
+    watermark_before: int | None = None
+    """The watermark of the txid before."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +339,12 @@ class Publish:
     """stream -> newest metadata as of this txid, for every table's log."""
     earlier: tuple[tuple[TransactionAttempt, Metadata], ...] = ()
     """The other attempts of a group and what they read, in txid order."""
+    watermarks: Mapping[int, int] = field(default_factory=dict)
+    """txid -> its watermark, of each txid of the turn that has one."""
+    dimensions: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """txid -> the dimensions that it reads, of each txid of the turn that reads any."""
+    event_time: EventTime | None = None
+    """Event time as of this txid, for every table's log."""
 
     @property
     def members(self) -> tuple[tuple[TransactionAttempt, Metadata], ...]:
@@ -339,6 +370,8 @@ class PersistCommitted:
     """The quarantined txid that the batch has replayed."""
     earlier: tuple[TransactionAttempt, ...] = ()
     """The other attempts of a group, in txid order."""
+    event_time: EventTime | None = None
+    """Event time as of this txid."""
 
     @property
     def attempts(self) -> tuple[TransactionAttempt, ...]:

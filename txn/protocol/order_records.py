@@ -36,6 +36,8 @@ def start_record(order: PersistStart, epoch: int, opaque: Collection[str]) -> Ba
         opaque=sorted(opaque),
         quarantined=order.quarantined,
         replay_of=order.replay_of,
+        watermark=order.watermark,
+        dimensions=dict(order.dimensions),
     )
 
 
@@ -50,7 +52,13 @@ def publication_of(
 ) -> Publication:
     """Return the record of a commit turn for the tables' logs."""
     members = tuple(
-        Member(txid=attempt.txid, attempt_id=attempt.attempt_id, read=dict(metadata))
+        Member(
+            txid=attempt.txid,
+            attempt_id=attempt.attempt_id,
+            read=dict(metadata),
+            watermark=order.watermarks.get(attempt.txid),
+            dimensions=dict(order.dimensions.get(attempt.txid, {})),
+        )
         for attempt, metadata in order.members
     )
     return Publication(
@@ -64,6 +72,9 @@ def publication_of(
         timings_ms=dict(timings_ms),
         quarantined=quarantined,
         replay_of=replay_of,
+        watermark=members[-1].watermark,
+        dimensions=members[-1].dimensions,
+        event_time=order.event_time,
         members=members if len(members) > 1 else (),
     )
 
@@ -90,6 +101,7 @@ def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
         epoch=epoch,
         spouts=dict(order.positions),
         tables=dict(order.tables),
+        event_time=order.event_time,
     )
 
 

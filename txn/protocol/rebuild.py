@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
+from txn.interfaces.event_time import EventTime
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.protocol.recovery import attempts_of, splits_no_group, started
 
@@ -194,4 +195,16 @@ def _committed(txid: int, publications: Publications) -> CommittedRecord:
         epoch=publication.epoch,
         spouts=publication.spouts,
         tables={table: entry[0] for table, entry in held.items() if entry is not None},
+        event_time=_event_time(candidates),
     )
+
+
+def _event_time(candidates: Sequence[Publication]) -> EventTime | None:
+    """Return event time as published; of tables that were filled, only the last watermark."""
+    recorded = [p for p in candidates if p.event_time is not None]
+    if recorded:
+        return max(recorded, key=lambda p: (p.epoch, p.attempt_id)).event_time
+    watermarks = [p.watermark for p in candidates if p.watermark is not None]
+    if not watermarks:
+        return None
+    return EventTime(own=max(watermarks), watermarks=[max(watermarks)])

@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from txn.interfaces.event_time import EventTime
+
 __all__ = [
     "FORMAT_VERSION",
     "BatchRecord",
@@ -59,6 +61,8 @@ class Record(BaseModel):
 class CommittedRecord(Record):
     """`/txn/<topology>/committed`: everything up to `txid` is in every table."""
 
+    LATER = frozenset({"event_time"})
+
     txid: int = Field(default=0, ge=0)
     """0: nothing is committed yet."""
     epoch: int = Field(default=0, ge=0)
@@ -66,10 +70,14 @@ class CommittedRecord(Record):
     """stream -> its newest metadata as of `txid` (carried over batches in which it was idle)."""
     tables: dict[str, int] = Field(default_factory=dict)
     """committer name -> the table version that holds `txid`."""
+    event_time: EventTime | None = None
+    """What the watermarks of later txids follow from; None: no program had a watermark yet."""
 
 
 class BatchRecord(Record):
     """`/txn/<topology>/batches/<txid>`: the START of the newest attempt of an open txid."""
+
+    LATER = frozenset({"watermark", "dimensions"})
 
     txid: int = Field(ge=1)
     attempt: int = Field(ge=0)
@@ -83,6 +91,11 @@ class BatchRecord(Record):
     replay_of: int | None = Field(default=None, ge=1)
     """The quarantined txid whose records this txid reads, without moving any stream's position;
     None: an ordinary batch."""
+    watermark: int | None = None
+    """Rows with an event time up to it are late in this txid: microseconds since 1970, UTC. The
+    same for each attempt. None: no row is late."""
+    dimensions: dict[str, int] = Field(default_factory=dict)
+    """Table that a stream looks rows up in -> the version that each attempt reads."""
 
 
 class QuarantineRecord(Record):
@@ -188,7 +201,7 @@ class ProgramRecord(Record):
     what it holds.
     """
 
-    LATER = frozenset({"tables"})
+    LATER = frozenset({"tables", "declared", "filled"})
 
     python: str
     """The Python that made the fingerprints; fingerprints of two Pythons cannot be compared."""
@@ -201,6 +214,11 @@ class ProgramRecord(Record):
     tables: dict[str, str] = Field(default_factory=dict)
     """table -> its own id (Delta's), by which it is recognised after a move; tables without an id
     are absent. A table that was moved may also have its former name."""
+    declared: list[str] | None = None
+    """The tables that the program names, also those that no batch has needed yet; None: an earlier
+    release did not record it."""
+    filled: list[str] = Field(default_factory=list)
+    """Those that a start has filled with their history, and that no commit has named yet."""
 
 
 class NoticesRecord(Record):

@@ -138,6 +138,8 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
         opaque=sorted(opaque),
         quarantined=publication.quarantined,
         replay_of=publication.replay_of,
+        watermark=member.watermark,
+        dimensions=member.dimensions,
     )
 
 
@@ -169,12 +171,21 @@ def check_streams(
         )
         raise RecoveryRefusedError(
             f"Topology '{topology}' has progress for stream {names} in ZooKeeper, but the program "
-            f"declares only {', '.join(sorted(streams))}. Nothing was changed. "
-            f"{renamed}To leave it out, set TopologyConfig(dropped_streams=({names},)), "
-            f"or --set dropped_streams={','.join(lost)}: its position is kept, and a program that "
-            "declares it again goes on from there.",
+            f"declares only {', '.join(sorted(streams))}. Nothing was changed. If this is an older "
+            f"program, start the newer one. {renamed}To leave it out, set "
+            f"TopologyConfig(dropped_streams=({names},)), or --set dropped_streams="
+            f"{','.join(lost)}: its position is kept, and a program that declares it again goes on "
+            f"from there.{_begins(new)}",
             number="TXN-806",
         )
+
+
+def _begins(new: Sequence[str]) -> str:
+    """Say what becomes of streams without a position, if another one is left out for them."""
+    if not new:
+        return ""
+    names = ", ".join(map(repr, new))
+    return f" {names} then begins at its beginning: all that it has is added to the tables."
 
 
 def _check_kinds(
@@ -380,6 +391,7 @@ def _rolled_forward(
         epoch=publication.epoch,
         spouts={**committed.spouts, **publication.spouts},
         tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
+        event_time=publication.event_time or committed.event_time,
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
     # A txid is emptied, or becomes a replay, before its first commit turn, so its newest START

@@ -6,11 +6,13 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from txn.attempts import TransactionAttempt
+from txn.interfaces.event_time import EventTime
+from txn.protocol.event_time import advanced
 from txn.protocol.events import Batch, Cancel, CoordinatorState, Phase, Plan, PlanMade
 from txn.protocol.transitions import Cause, require_transition
 
@@ -23,6 +25,7 @@ __all__ = [
     "committing",
     "current",
     "drop_later",
+    "event_time_after",
     "forget_opaque",
     "in_order",
     "may_overtake",
@@ -32,6 +35,8 @@ __all__ = [
     "positions_before",
     "refused",
     "waited_for",
+    "watermark_before",
+    "watermark_of",
     "with_batch",
     "without_batches",
 ]
@@ -113,6 +118,34 @@ def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
         if batch.attempt.txid < txid and batch.replay_of is None:
             positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
     return positions
+
+
+def watermark_of(state: CoordinatorState, txid: int) -> int | None:
+    """Return the watermark of a txid that is about to start.
+
+    It follows from committed txids alone: at most `max_spout_pending` are open.
+    """
+    time = state.event_time
+    if time is None or not state.watermark_rules:
+        return None
+    return time.watermark(txid - state.committed)
+
+
+def event_time_after(state: CoordinatorState, group: Sequence[Batch]) -> EventTime | None:
+    """Return event time as of the last txid of a commit turn."""
+    time, rules = state.event_time, state.watermark_rules
+    for batch in group:
+        txid, own, newest = batch.attempt.txid, batch.watermark, batch.newest_times
+        time = advanced(time, txid, own, newest, rules, state.max_spout_pending)
+    return time
+
+
+def watermark_before(state: CoordinatorState, txid: int) -> int | None:
+    """Return the watermark of the txid before this one, whose START is durable."""
+    batch = state.batches.get(txid - 1)
+    if batch is not None:
+        return batch.watermark
+    return None if state.event_time is None else state.event_time.own
 
 
 def refused(state: CoordinatorState) -> Batch | None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
+from txn.interfaces.event_time import EventTime
 from txn.interfaces.publication import Member
 from txn.protocol.backend import TopologyStatus
 from txn.protocol.records import (
@@ -110,7 +111,8 @@ def rename_in_publication(renamed: Renamed, publication: Publication) -> Publica
     members = tuple(rename_in_member(renamed, member) for member in publication.members)
     spouts = rename_keys(renamed, publication.spouts)
     whole = rename_in_member(renamed, publication)
-    return whole.model_copy(update={"spouts": spouts, "members": members})
+    time = _in_event_time(renamed, publication.event_time)
+    return whole.model_copy(update={"spouts": spouts, "members": members, "event_time": time})
 
 
 def rename_in_member(renamed: Renamed, member: M) -> M:
@@ -122,7 +124,12 @@ def rename_in_member(renamed: Renamed, member: M) -> M:
 
 
 def _in_committed(renamed: Renamed, record: CommittedRecord) -> CommittedRecord:
-    return record.model_copy(update={"spouts": rename_keys(renamed, record.spouts)})
+    spouts, time = rename_keys(renamed, record.spouts), _in_event_time(renamed, record.event_time)
+    return record.model_copy(update={"spouts": spouts, "event_time": time})
+
+
+def _in_event_time(renamed: Renamed, time: EventTime | None) -> EventTime | None:
+    return time and time.model_copy(update={"streams": rename_keys(renamed, time.streams)})
 
 
 def _in_batch(renamed: Renamed, record: BatchRecord) -> BatchRecord:

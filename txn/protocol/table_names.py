@@ -15,13 +15,42 @@ from txn.interfaces import Publication
 from txn.protocol.records import CommittedRecord, Progress
 from txn.protocol.recovery import Newest
 
-__all__ = ["by_todays_names", "recorded_ids"]
+__all__ = ["by_todays_names", "declared_and_read", "filled_and_gone", "recorded_ids"]
 
 
 def recorded_ids(progress: Progress) -> dict[str, str]:
     """Return the recorded id of each table that the committed record names, if it has one."""
     recorded = progress.program.tables if progress.program is not None else {}
     return {name: recorded[name] for name in progress.committed.tables if name in recorded}
+
+
+def filled_and_gone(
+    progress: Progress, names: Collection[str], ids: Mapping[str, str], place: Callable[[str], str]
+) -> list[str]:
+    """Return the tables that the last start has filled, that no commit names, and that are gone.
+
+    Args:
+        names: the tables of the program.
+        ids: the ids of those that exist.
+    """
+    if progress.program is None:
+        return []
+    places = {place(name) for name in (*names, *progress.committed.tables)}
+    recorded = progress.program.tables
+    return [
+        name
+        for name in progress.program.filled
+        if place(name) not in places and recorded.get(name) not in ids.values()
+    ]
+
+
+def declared_and_read(progress: Progress) -> tuple[Collection[str] | None, Collection[str]]:
+    """Return the tables that the last run's program named, and the streams read for some table.
+
+    The first is None if that is not recorded.
+    """
+    declared = None if progress.program is None else progress.program.declared
+    return declared, progress.committed.spouts if progress.committed.tables else ()
 
 
 def by_todays_names(
@@ -35,6 +64,7 @@ def by_todays_names(
     dropped: Collection[str] = (),
     ids: Mapping[str, str] | None = None,
     recorded: Mapping[str, str] | None = None,
+    filled: Collection[str] = (),
 ) -> CommittedRecord:
     """Return the committed record with the program's present names of the tables.
 
@@ -46,6 +76,7 @@ def by_todays_names(
         dropped: tables that may be missing from the program.
         ids: the ids of the program's tables.
         recorded: the ids of the tables in `committed`.
+        filled: tables that the last start has filled, no commit has named, and this program lacks.
 
     Raises:
         RecoveryRefusedError: a table in ZooKeeper is missing from the program, or a table of the
@@ -78,6 +109,7 @@ def by_todays_names(
             moved += [name] if former is None else []
             continue
         raise _moved_or_new(topology, name, entry, lost, committed.txid, place)
+    lost += [name for name in filled if place(name) not in dropped_places]
     if len(lost) > len(moved):
         raise _left_out(topology, lost, moved)
     return committed.model_copy(update={"tables": tables})

@@ -36,6 +36,7 @@ __all__ = [
     "no_partitions_in_files",
     "option_is_new_in",
     "parse_ddl",
+    "reports_pruned_counts",
     "setting",
     "slower_ways",
     "try_cast",
@@ -277,6 +278,14 @@ def first_rows(rows: Column, number: int, *, descending: bool) -> Column:
         name = "max_by" if descending else "min_by"
         return sf.call_function(name, rows, rows, sf.lit(number))
     return sf.slice(sf.sort_array(sf.collect_list(rows), asc=not descending), 1, number)
+
+
+def reports_pruned_counts() -> bool:
+    """Return whether Spark reports the counts of an `Observation` that it has pruned.
+
+    It prunes one whose rows reach nothing, such as those of a join without any result.
+    """
+    return _is_at_least("4.1") or not _is_at_least("4.0")
 
 
 def verify_schema(utils: Any, reader: Any, columns: Any) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "load_quietly",
     "refuse_connect",
     "require_classic",
+    "wait_for_reports",
 ]
 
 T = TypeVar("T")
@@ -111,6 +112,14 @@ def require_classic(session: SparkSession) -> None:
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise SetupError(f"The session is one of Spark Connect: {_NO_CONNECT}", number="TXN-219")
+
+
+def wait_for_reports(secs: float) -> None:
+    """Wait until Spark's listeners have heard of every job that has ended."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    context._jsc.sc().listenerBus().waitUntilEmpty(int(secs * 1000))
 
 
 def has_class(name: str) -> bool:

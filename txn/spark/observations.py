@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import FailedException
+from txn.spark.differences import reports_pruned_counts
+from txn.spark.jvm import wait_for_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import Observation
@@ -15,7 +17,9 @@ __all__ = ["observed"]
 _POLL_SECS = 0.002
 
 
-def observed(observation: Observation, secs: float, missing: str) -> dict[str, Any]:
+def observed(
+    observation: Observation, secs: float, missing: str, *, may_lack: bool = False
+) -> dict[str, Any]:
     """The observed counts; empty if Spark pruned the node because there were no rows.
 
     Spark reports them a moment after the job. `Observation.get` alone would wait for ever if the
@@ -24,6 +28,7 @@ def observed(observation: Observation, secs: float, missing: str) -> dict[str, A
     Args:
         secs: how long to wait for the report.
         missing: the error's message if the report does not come.
+        may_lack: the job has ended, and may have had no rows. Spark 4.0 then reports nothing.
 
     Raises:
         FailedException: Spark did not report the counts in time.
@@ -31,6 +36,10 @@ def observed(observation: Observation, secs: float, missing: str) -> dict[str, A
     from py4j.protocol import Py4JJavaError
 
     until, java = time.monotonic() + secs, observation._jo
+    if may_lack and not reports_pruned_counts():
+        wait_for_reports(secs)
+        if java is not None and not java.future().isCompleted():
+            return {}
     while java is None or not java.future().isCompleted():
         if time.monotonic() > until:
             raise FailedException(missing)

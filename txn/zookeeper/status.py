@@ -116,11 +116,10 @@ def read_topology(
         epoch.leader,
         tuple(stored.record for stored in image.quarantine.values()),
         image.requests,
-        tuple(identity for identity, _ in standbys),
+        standbys,
         incarnation.record if incarnation else None,
         notices.record if notices and is_current else None,
         image.drops,
-        tuple(program for _, program in standbys),
     )
 
 

@@ -15,6 +15,7 @@ it orders nothing; `unchanged`, that it leaves the very same state, too.
 Before a run begins (defaults: one transactional stream t, max_spout_pending=3, no groups):
 
     given streams=t,o max_batch_attempts=2    a stream whose name begins with o is opaque
+    given delay=10 idle_after=2               every stream has a watermark
     committed 4 t=40 o=50                     COMMITTED as ZooKeeper has it
     open 5:2 t=50 replay_of=3 in_a_table      an open START; some table holds the txid
     start                                     begin, recovering what is committed and open
@@ -49,6 +50,7 @@ from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import StateError
 from txn.protocol.coordinator import recovered_state, start, step
+from txn.protocol.event_time import WatermarkRule
 from txn.protocol.events import (
     BatchFailed,
     BatchProcessed,
@@ -72,10 +74,10 @@ __all__ = ["FOLDER", "Play", "Scenario", "attempt_of", "rewrite", "scenarios"]
 FOLDER = Path(__file__).parent
 INDENT = "    "
 DEFAULTS = {"streams": "t", "max_spout_pending": 3, "max_group_commit": 1}
-NOT_OF_THE_CONFIG = ("streams", "until", "grouped")
+NOT_OF_THE_CONFIG = ("streams", "until", "grouped", "delay", "idle_after")
 ATTEMPT = re.compile(r"\d+:\d+")
 WORD = re.compile(r"\d+(:\d+)?|blocked|published|in_a_table|in_a_group")
-NAMED = {"all", "error", "lacks", "quarantined", "replay_of"}
+NAMED = {"all", "error", "lacks", "quarantined", "replay_of", "watermark", "d"}
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class Play:
     def do_open(self, names: list[str], named: dict[str, Any]) -> list[str]:
         """One open START."""
         at = attempt_of(names[0])
-        special = {key: named.pop(key, None) for key in ("quarantined", "replay_of")}
+        special = {key: named.pop(key, None) for key in ("quarantined", "replay_of", "watermark")}
         spouts = self.metadata(named)
         record = BatchRecord(txid=at.txid, attempt=at.attempt_id, epoch=1, spouts=spouts, **special)
         self.batches.append(record)
@@ -250,6 +252,11 @@ class Play:
                 until=settings.get("until", "forever"),
                 published=self.in_a_table,
                 grouped=settings.get("grouped", True),
+                watermark_rules=[
+                    WatermarkRule(name, settings["delay"], settings.get("idle_after"))
+                    for name in self.streams
+                    if "delay" in settings
+                ],
             )
         return self._take(start)
 
@@ -267,9 +274,13 @@ class Play:
     # --- facts ---------------------------------------------------------------------------------
 
     def do_answer(self, names: list[str], named: dict[str, Any]) -> list[str]:
-        """The spouts answer, or the record of a quarantined txid: `replay_of=3`."""
+        """The spouts answer, or the record of a quarantined txid: `replay_of=3`.
+
+        `d=7`: version 7 is the newest of the one table that a stream looks rows up in.
+        """
         replay_of = named.pop("replay_of", None)
-        return self.hear(PlanMade(attempt_of(names[0]), self.metadata(named), replay_of))
+        tables = {"d": named.pop("d")} if "d" in named else {}
+        return self.hear(PlanMade(attempt_of(names[0]), self.metadata(named), replay_of, tables))
 
     def do_plan(self, names: list[str], named: dict[str, Any]) -> list[str]:
         """The spouts answer, and the interval is over at once."""
@@ -291,8 +302,9 @@ class Play:
         return self.hear(PlanDue())
 
     def do_processed(self, names: list[str], named: dict[str, Any]) -> list[str]:
-        """The processing phase is acked."""
-        return self.hear(*(BatchProcessed(at) for at in _attempts(names)))
+        """The processing phase is acked; `t=57` is the newest event time of its rows of t."""
+        newest = {stream: {"": at} for stream, at in self.metadata(named).items()}
+        return self.hear(*(BatchProcessed(at, newest) for at in _attempts(names)))
 
     def do_failed(self, names: list[str], named: dict[str, Any]) -> list[str]:
         """The attempt failed; `blocked`: a source is away; `lacks=t,u`: so are their columns."""

@@ -76,4 +76,7 @@ def backfill(
     for table, txid in filled.items():
         click.echo(f"Table {table} is filled up to txid {txid}.")
     names = ",".join(chosen)
-    click.echo(f"Start the new program with --set backfilled_tables={names}.")
+    click.echo(
+        f"Stop the former program, then start the new one with --set backfilled_tables={names}. "
+        f"`txn plan {target} --set backfilled_tables={names}` shows what else it needs."
+    )

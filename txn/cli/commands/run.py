@@ -154,7 +154,9 @@ def _checked(
     target: str, settings: Sequence[str], zookeeper: str, until: Until, *, standby: bool
 ) -> Topology:
     """Load the program; refuse what needs neither Spark nor ZooKeeper to be refused."""
+    from txn.changes import Verdict
     from txn.config.location import resolve, resolve_shared
+    from txn.operations.changes.progress import unknown_names
     from txn.operations.changes.tables import compare_tables, refuse_tables
 
     # Refuse a wrong --zookeeper before the program is loaded.
@@ -162,7 +164,14 @@ def _checked(
     check_zookeeper(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    refuse_tables(compare_tables(topology.definition))
+    for change in unknown_names(topology.definition):
+        click.echo(f"Note: {change.what}", err=True)
+    tables = compare_tables(topology.definition)
+    refuse_tables(tables)
+    for table in tables:
+        for change in table.changes:
+            if change.verdict is Verdict.CARRIES_ON:  # a next generation that waits
+                click.echo(f"Table {table.name}: {change.what}.", err=True)
     return topology
 
 

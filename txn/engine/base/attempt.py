@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from txn.engine.base.row_counts import PlannedRows
 from txn.engine.base.shared_rows import SharedRows
 from txn.errors import FailedException, TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged, StoredRows
+from txn.interfaces.event_time import NewestTimes
 from txn.protocol.events import Metadata
 from txn.protocol.ledgers import ProcessingLedger
 
@@ -29,6 +30,10 @@ class LiveAttempt:
     metadata: Metadata
     tag: str
     ledger: ProcessingLedger
+    watermark: int | None = None
+    watermark_before: int | None = None
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Table that a stream looks rows up in -> the version to read."""
     empty: bool = False
     """A quarantined batch: nothing is read, every table gets an empty version."""
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -79,6 +84,8 @@ class Emission:
     """The files that were read from tables."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows that broke it, of those counted so far."""
+    newest_times: NewestTimes = field(default_factory=dict)
+    """The newest event times, of the rows counted so far."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -102,11 +109,12 @@ class Emission:
                 number="TXN-312",
             ) from error
 
-    def check_rows(self, stagings: Iterable[Staging]) -> None:
+    def check_rows(self, stagings: Collection[Staging]) -> None:
         """Compare the rows that these jobs have read with the planned numbers."""
+        empty = not any(staging.staged.rows for staging in stagings)
         for stream in {stream for staging in stagings for stream in staging.read}:
             if counted := self.planned.pop(stream, None):
-                counted.check(self.evaluation.attempt)
+                counted.check(self.evaluation.attempt, empty=empty)
 
 
 @dataclass(frozen=True)

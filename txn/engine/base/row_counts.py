@@ -57,8 +57,9 @@ class Conservation:
             FailedException: rows were lost or doubled on the way; the batch is replayed.
         """
         place = f"table '{table}' in {staged.attempt}"
-        entered = _metrics(self._entered, place).get("rows", 0)
-        left = _metrics(self._left, place)
+        empty = staged.rows == 0
+        entered = _metrics(self._entered, place, may_lack=empty).get("rows", 0)
+        left = _metrics(self._left, place, may_lack=empty)
         if entered != left.get("rows", 0) or staged.rows != left.get("partials", 0):
             raise FailedException(
                 f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
@@ -82,14 +83,18 @@ class PlannedRows:
         """Count the rows as they come out of the source."""
         return rows.observe(self._read, sf.count(sf.lit(1)).alias("rows"))
 
-    def check(self, attempt: TransactionAttempt) -> None:
+    def check(self, attempt: TransactionAttempt, *, empty: bool = False) -> None:
         """Compare the counts after a job that reads the rows.
+
+        Args:
+            empty: the job has written nothing.
 
         Raises:
             FailedException: no job has read them.
             SourceChangedError: the source returned more rows or fewer.
         """
-        rows = _metrics(self._read, f"stream '{self._stream}' in {attempt}").get("rows")
+        place = f"stream '{self._stream}' in {attempt}"
+        rows = _metrics(self._read, place, may_lack=empty).get("rows")
         if rows is not None and rows != self._planned:
             raise SourceChangedError(
                 f"Stream '{self._stream}' returned {rows} rows for attempt {attempt}, but "
@@ -100,7 +105,7 @@ class PlannedRows:
             )
 
 
-def _metrics(observation: Observation, place: str) -> dict[str, Any]:
+def _metrics(observation: Observation, place: str, *, may_lack: bool) -> dict[str, Any]:
     """The observed counts; empty if there were no rows. Lost rows would show in the other counts.
 
     Raises:
@@ -111,4 +116,4 @@ def _metrics(observation: Observation, place: str) -> dict[str, Any]:
         "read those rows. The batch is replayed; if this goes on, check whether a transform "
         "drops a stream, or run without verify='rows'."
     )
-    return observed(observation, REPORT_SECS, missing)
+    return observed(observation, REPORT_SECS, missing, may_lack=may_lack)

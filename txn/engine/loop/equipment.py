@@ -13,6 +13,7 @@ from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.backfill import Backfill, Leader
 from txn.engine.work.commit import Committing
 from txn.engine.work.derived import StoredStream
+from txn.engine.work.dimensions import Dimensions
 from txn.engine.work.emission import Emissions
 from txn.engine.work.history import History
 from txn.engine.work.jobs import Jobs
@@ -65,6 +66,7 @@ class Equipment:
         self.tables = Tables(own, sinks)
         self._stager = Stager(own, self.tables, verify_rows=verify_rows)
         self._lookups = Lookups(spark, self.tables, self._stager)
+        self.dimensions = Dimensions(spark, sinks)
         self._emissions = self._emissions_of(own, sinks, verify_rows=verify_rows)
         self._committing = Committing(
             self.jobs,
@@ -82,6 +84,7 @@ class Equipment:
             self._emissions,
             Processing(self.jobs, self._emissions, self._stager, self.tables, broadcast),
             self._committing,
+            self.dimensions,
             broadcast,
         )
 
@@ -95,6 +98,7 @@ class Equipment:
             sinks,
             self._lookups,
             self._columns,
+            self.dimensions,
             verify_rows=verify_rows,
         )
 
@@ -109,7 +113,8 @@ class Equipment:
     ) -> None:
         """Give a table the txids behind `after`, up to `committed`."""
         emissions = self._emissions_of(own_session(self._spark), [sink], verify_rows=False)
-        backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader)
+        versions = self.dimensions.versions()
+        backfill = Backfill(sink, emissions, self._stager, self.jobs, self._name, leader, versions)
         backfill.run(history, after, committed, config.max_group_commit)
 
     def fill_from(self, stream: StoredStream, sink: Sink, epoch: int) -> None:

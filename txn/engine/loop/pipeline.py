@@ -26,13 +26,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.dataflow.expectations import set_aside_rules
+from txn.dataflow.expectations import treatments
 from txn.engine.base.attempt import LiveAttempt
 from txn.engine.base.failures import is_away
 from txn.engine.base.killpoints import reached
@@ -147,8 +148,8 @@ class Pipeline(Shell):
         self._noticed: Mapping[str, tuple[str, ...]] = {}
         """The spouts' notices in the store; owned by the planner's thread."""
         self._broadcast = broadcast
-        self.news = News(broadcast, set_aside_rules(equipment.tables.all))
-        self._recorder = Recorder(name, state.committed, broadcast, clock, self.news.set_aside)
+        self.news = News(broadcast, treatments(equipment.tables.all))
+        self._recorder = Recorder(name, state.committed, broadcast, clock, self.news.treatments)
         limits = config.stop_grace_secs, config.message_timeout_secs
         self._threads = threads = Threads(name, config.max_spout_pending, *limits)
         self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
@@ -309,6 +310,7 @@ class Pipeline(Shell):
             if (notices := self._stations.facts.notices) != self._noticed:
                 self._noticed = notices
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
+        answer = replace(answer, dimensions=self._stations.dimensions())
         reached("after-plan", order.attempt)
         self.post(answer)
 
@@ -376,6 +378,9 @@ class Pipeline(Shell):
             order.metadata,
             tag=f"{self._tag}-{attempt.txid}-{attempt.attempt_id}",
             ledger=ProcessingLedger(self._ids, parts),
+            watermark=order.watermark,
+            watermark_before=order.watermark_before,
+            dimensions=order.dimensions,
             empty=order.empty,
         )
         self._live.add(live)

@@ -16,6 +16,7 @@ from txn.engine.base.threads import Threads
 from txn.engine.loop.in_flight import LiveAttempts
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.stations import Stations
+from txn.interfaces.event_time import NewestTimes
 from txn.protocol.events import BatchProcessed, CoordinatorState, Metadata, Phase
 from txn.protocol.ledgers import Tracking
 
@@ -165,9 +166,9 @@ class ProcessingPhases:
         """Take the end of one staging job."""
         self._shell.post(lambda: self._take_staging(live, table, staging))
 
-    def emitted(self, live: LiveAttempt) -> None:
+    def emitted(self, live: LiveAttempt, newest_times: NewestTimes) -> None:
         """Take the end of all staging jobs of the phase."""
-        self._shell.post(lambda: self._close_phase(live))
+        self._shell.post(lambda: self._close_phase(live, newest_times))
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
         """Take the error of one attempt's phase."""
@@ -191,13 +192,13 @@ class ProcessingPhases:
         self._tracking.progress(live.ledger)
         self._tracking.ack(live.ledger, live.ledger.staged(table, staging.read))
 
-    def _close_phase(self, live: LiveAttempt) -> None:
+    def _close_phase(self, live: LiveAttempt, newest_times: NewestTimes) -> None:
         if live.cancelled.is_set():
             return
         is_acked = self._tracking.ack(live.ledger, live.ledger.emitted())
         if is_acked or not self._tracking.enabled:
             with self._broadcast.span("ack", [live.attempt]):
-                self._shell.post(BatchProcessed(live.attempt))
+                self._shell.post(BatchProcessed(live.attempt, newest_times))
             self._shell.post(self.dispatch)  # it may have decided columns that later ones wait for
         elif self._tracking.is_open(live.ledger):
             self._shell.failed(

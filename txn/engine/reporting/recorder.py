@@ -7,10 +7,12 @@ thread, because a coordinator state is never changed in place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.expectations import Treatment
 from txn.engine.base.input import Input
 from txn.engine.reporting.bottleneck import bound, is_queued, waits
 from txn.engine.reporting.broadcast import Broadcast
@@ -68,12 +70,12 @@ class Recorder:
         committed: int,
         broadcast: Broadcast,
         clock: Callable[[], float],
-        set_aside: Collection[tuple[str, str]] = (),
+        treatments: Mapping[tuple[str, str], Treatment] = MappingProxyType({}),
     ) -> None:
         self.report = RunReport(topology, broadcast.epoch, committed_txid=committed)
         self._broadcast = broadcast
         self._clock = clock
-        self._set_aside = set_aside
+        self._treatments = treatments
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked: dict[int, tuple[TransactionAttempt, float]] = {}
@@ -180,7 +182,7 @@ class Recorder:
             event.rows_written,
             event.quarantined,
         )
-        self.report.add(batch, self._set_aside)
+        self.report.add(batch, self._treatments)
         for done in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[done]
         tables, extra = dict(event.tables), fields_of(attempt)

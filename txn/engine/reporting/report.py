@@ -6,13 +6,15 @@ All times are seconds since the epoch, from the clock given to the run; duration
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from html import escape
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.expectations import Treatment
 from txn.engine.base.input import NOTHING_READ, Input
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, summed_violations
@@ -284,7 +286,11 @@ class RunReport:
         """The numbers of all committed txids so far."""
         return Totals(**{entry.name: getattr(self, entry.name) for entry in fields(Totals)})
 
-    def add(self, batch: BatchReport, set_aside: Collection[tuple[str, str]] = ()) -> None:
+    def add(
+        self,
+        batch: BatchReport,
+        treatments: Mapping[tuple[str, str], Treatment] = MappingProxyType({}),
+    ) -> None:
         """Count a committed batch."""
         self.first_txid = self.first_txid or batch.attempt.txid
         self.committed_txid = batch.attempt.txid
@@ -295,9 +301,10 @@ class RunReport:
         self.rows_written = _sum(self.rows_written, *batch.written.values())
         self.quarantined += batch.quarantined
         for stream, rules in batch.violations.items():
-            aside = sum(rows for rule, rows in rules.items() if (stream, rule) in set_aside)
-            self.rows_set_aside += aside
-            self.rows_dropped += sum(rules.values()) - aside
+            for rule, rows in rules.items():
+                treatment = treatments.get((stream, rule), "drop")
+                self.rows_set_aside += rows if treatment == "set_aside" else 0
+                self.rows_dropped += rows if treatment == "drop" else 0
         self.violations = summed_violations((self.violations, batch.violations))
         self.batches.append(batch)
 

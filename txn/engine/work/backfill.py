@@ -8,20 +8,26 @@ been there. After a crash it goes on behind its newest txid.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
 from txn.attempts import TransactionAttempt
-from txn.dataflow.graph import NewValues, Sink, StateQuery
+from txn.dataflow.graph import Sink, StateQuery, TableValues
+from txn.dataflow.stages import code_above
 from txn.engine.base.attempt import Emission, Staging, table_publication
 from txn.engine.base.killpoints import reached
 from txn.engine.work.emission import Emissions
 from txn.engine.work.history import History, Step
 from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
-from txn.errors import FailedException, RecoveryRefusedError, TopologyError
+from txn.errors import (
+    CommitConflictError,
+    FailedException,
+    RecoveryRefusedError,
+    TopologyError,
+)
 from txn.interfaces import NOTICES, Committer, Member, Prepared, Publication, Staged
 from txn.interfaces.committer_capabilities import CleansUp
 from txn.protocol.ledgers import ProcessingLedger
@@ -40,7 +46,7 @@ def require_refillable(sink: Sink) -> None:
         TopologyError: naming the part of its stream that reads a state.
     """
     for node in sink.parent.ancestors():
-        if isinstance(node, NewValues | StateQuery):
+        if isinstance(node, TableValues | StateQuery):
             raise TopologyError(
                 f"Table '{sink.name}' cannot be filled with its history: its stream "
                 f"'{sink.parent.label()}' reads a state, which is no more what it was at each "
@@ -119,6 +125,15 @@ def publish_exactly(committer: Committer, prepared: Prepared, publication: Publi
         )
 
 
+def _beside_another(table: str) -> CommitConflictError:
+    """Return the error for a table that got rows from elsewhere while it was filled."""
+    return CommitConflictError(
+        f"Table {table} got rows from another process while it was filled, such as a second `txn "
+        "backfill`. What it has got stays, each txid once. When the other process has ended, start "
+        "again: the filling goes on behind the newest txid."
+    )
+
+
 @dataclass(frozen=True)
 class Leader:
     """The process in whose epoch a table is filled."""
@@ -136,6 +151,8 @@ class Backfill:
 
     Args:
         emissions: of this table alone.
+        dimensions: the newest versions of the tables that streams look rows up in, for txids that
+            did not.
     """
 
     def __init__(
@@ -146,13 +163,16 @@ class Backfill:
         jobs: Jobs,
         topology: str,
         leader: Leader,
+        dimensions: Mapping[str, int],
     ) -> None:
         self._sink = sink
+        self._code = code_above(sink)
         self._emissions = emissions
         self._stager = stager
         self._jobs = jobs
         self._topology = topology
         self._leader = leader
+        self._dimensions = dimensions
 
     def run(self, history: History, after: int, committed: int, most: int) -> None:
         """Give the table every txid that it lacks.
@@ -192,7 +212,10 @@ class Backfill:
             publication = table_publication(self._publication(step), staged)
             prepared = committer.prepare(staged, publication)
             self._leader.assert_leading()
-            publish_exactly(committer, prepared, publication)
+            try:
+                publish_exactly(committer, prepared, publication)
+            except CommitConflictError as error:
+                raise _beside_another(committer.name) from error
         reached("backfilled", attempts[-1])
         if isinstance(committer, CleansUp):
             for attempt in attempts:
@@ -207,7 +230,11 @@ class Backfill:
             emissions: list[Emission] = []
             for member, attempt in zip(step.members, attempts, strict=True):
                 cleaning.callback(self._emissions.release, attempt)
-                emissions.append(self._emissions.emit(attempt, member.read, one_task=together))
+                versions = {**self._dimensions, **member.dimensions}
+                emission = self._emissions.emit(
+                    attempt, member.read, member.watermark, versions, one_task=together
+                )
+                emissions.append(emission)
             stagings = self._stager.stage(self._sink, emissions)
             for emission, staging in zip(emissions, stagings, strict=True):
                 self._require_read(emission, staging)
@@ -229,7 +256,16 @@ class Backfill:
 
     def _publication(self, step: Step) -> Publication:
         last = step.members[-1]
-        members = [Member(txid=m.txid, attempt_id=m.attempt_id, read=m.read) for m in step.members]
+        members = [
+            Member(
+                txid=m.txid,
+                attempt_id=m.attempt_id,
+                read=m.read,
+                watermark=m.watermark,
+                dimensions={**self._dimensions, **m.dimensions},
+            )
+            for m in step.members
+        ]
         return Publication(
             topology=self._topology,
             epoch=self._leader.epoch,
@@ -240,5 +276,8 @@ class Backfill:
             read=last.read,
             quarantined=step.quarantined,
             replay_of=step.replay_of,
+            watermark=last.watermark,
+            dimensions=members[-1].dimensions,
+            filled_by=self._code,
             members=tuple(members) if len(members) > 1 else (),
         )

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Rows, consumers
 from txn.dataflow.expectations import Expectation, SetAside
-from txn.dataflow.graph import Node, Sink, Transform, takes_attempt
+from txn.dataflow.graph import Dimension, Node, Sink, Transform, takes_attempt
+from txn.dataflow.stages import code_above
+from txn.dataflow.watermarks import Ahead, Watermark
 from txn.engine.base.attempt import table_publication
 from txn.engine.work.backfill import publish_exactly
 from txn.engine.work.staging import Stager
@@ -55,7 +57,8 @@ class StoredStream:
         assert isinstance(partials, Rows)
         staged = committer.stage(partials.frame, attempt)
         last = self.publication.last_txid
-        alone = {"epoch": epoch, "first_txid": last, "members": ()}
+        code = code_above(sink)
+        alone = {"epoch": epoch, "first_txid": last, "filled_by": code, "members": ()}
         own = table_publication(self.publication.model_copy(update=alone), staged)
         publish_exactly(committer, committer.prepare(staged, own), own)
 
@@ -88,6 +91,10 @@ def _other_way(node: Node, stored: Node) -> str:
     """Name what else a stream depends on than the rows of `stored`; empty if nothing."""
     if node is stored:
         return ""
+    if isinstance(node, Dimension):
+        return f"table '{node.name}'"
+    if isinstance(node, Ahead | Watermark):
+        return f"the watermark of '{node.label()}'"
     if not isinstance(node, Transform | Expectation):
         return f"'{node.label()}'"
     if isinstance(node, Transform) and takes_attempt(node.function):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.evaluation import Evaluation, consumers
 from txn.dataflow.expectations import rules_by_stream
-from txn.dataflow.graph import Sink
+from txn.dataflow.graph import Dimension, Sink
 from txn.engine.base.attempt import Emission, Staging
 from txn.engine.base.row_counts import PlannedRows
 from txn.engine.base.shared_rows import SharedRows
+from txn.engine.work.dimensions import Dimensions
 from txn.engine.work.lookups import Lookups
 from txn.engine.work.spouts import Spouts
 from txn.interfaces import SpoutKind
@@ -48,6 +50,7 @@ class Emissions:
         sinks: Sequence[Sink],
         lookups: Lookups,
         columns: StreamColumns,
+        dimensions: Dimensions,
         *,
         verify_rows: bool,
     ) -> None:
@@ -56,6 +59,7 @@ class Emissions:
         self._spouts = spouts
         self._lookups = lookups
         self._columns = columns
+        self._dimensions = dimensions
         self._consumers = consumers(sinks)
         self._rules = rules_by_stream(sinks)
         opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
@@ -63,11 +67,19 @@ class Emissions:
         self._alive: dict[TransactionAttempt, Emission] = {}
 
     def emit(
-        self, attempt: TransactionAttempt, metadata: Metadata, *, one_task: bool = False
+        self,
+        attempt: TransactionAttempt,
+        metadata: Metadata,
+        watermark: int | None = None,
+        dimensions: Mapping[str, int] = MappingProxyType({}),
+        *,
+        one_task: bool = False,
     ) -> Emission:
         """Emit the DataFrames of all streams, with the planned parts that each really reads.
 
         Args:
+            watermark: that of the txid.
+            dimensions: table that a stream looks rows up in -> the version to read.
             one_task: read each stream with one task, so that nothing needs a shuffle.
         """
         inputs: dict[str, DataFrame] = {}
@@ -99,13 +111,22 @@ class Emissions:
             positions={
                 s: first_items(p, _SHOWN_PARTS) for s, p in parts.items() if list(p) != ["batch"]
             },
+            watermark=watermark,
         )
         emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
+        evaluation.dimension = lambda node: self._look_up(node, emission, dimensions)
         evaluation.reading = emission.reading
         evaluation.compute_shared = shared.compute
         self._alive[attempt] = emission
         return emission
+
+    def _look_up(
+        self, node: Dimension, emission: Emission, versions: Mapping[str, int]
+    ) -> DataFrame:
+        stored = self._dimensions.rows(node, versions[node.name])
+        emission.stored.append(stored)
+        return stored.rows
 
     def check_read(self, jobs: Sequence[tuple[Emission, Collection[Staging]]]) -> None:
         """Compare the rows and records that jobs have read with the plan.
@@ -142,6 +163,7 @@ class Emissions:
             rules=self._rules,
         )
         evaluation.lookup = lambda node: self._lookups.columns(node, evaluation)
+        evaluation.dimension = self._dimensions.columns
         return evaluation
 
     @property

@@ -10,9 +10,13 @@ from typing import Any
 from txn.attempts import LONGEST_GROUP
 from txn.delta.loading import is_there
 from txn.delta.log import TableLog
-from txn.interfaces import Committer, Member, Publication
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Committer, Member, Publication, Semantics
 from txn.interfaces.committer_capabilities import KeepsOwnLog
+from txn.interfaces.publication import TablePublication
+from txn.protocol.records import CommittedRecord
 from txn.protocol.stream_names import rename_in_publication
+from txn.storage.locations import identity
 from txn.storage.storage import Storage
 
 __all__ = ["History", "Step", "read_history"]
@@ -105,21 +109,30 @@ def _moved(publication: Publication, member: Member) -> dict[str, Any]:
 
 def read_history(
     donors: Iterable[Committer],
-    committed: int,
+    committed: CommittedRecord,
     renamed: Mapping[str, str] = MappingProxyType({}),
+    planned_anew: Collection[str] = (),
     *,
     since: int = 1,
 ) -> History:
-    """Return the longest history that a table records without a gap up to `committed`.
+    """Return the longest history that a table records without a gap up to the committed txid.
 
     Args:
-        donors: committers of tables that hold `committed`.
+        donors: committers of tables that hold that txid.
+        committed: the txid, and the versions of the tables that hold it.
         renamed: former name of a stream -> its name in the program.
+        planned_anew: the streams of which a replay may read something else. What a table that
+            skips a replay has recorded then need not be what was committed.
         since: the oldest txid that is needed.
+
+    Raises:
+        RecoveryRefusedError: a log does not reach the version that ZooKeeper names.
     """
+    versions = {identity(table): version for table, version in committed.tables.items()}
     longest = History(())
-    for committer in donors:
-        history = History(_unbroken(committer, committed, renamed, since))
+    for committer in sorted(donors, key=_skips):
+        least = versions.get(identity(committer.name), 0)
+        history = History(_unbroken(committer, committed.txid, least, renamed, planned_anew, since))
         if history.first and (not longest.first or history.first < longest.first):
             longest = history
         if 0 < longest.first <= since:
@@ -127,33 +140,64 @@ def read_history(
     return longest
 
 
+def _skips(committer: Committer) -> bool:
+    return committer.semantics is Semantics.TRANSACTIONAL
+
+
 def _unbroken(
-    committer: Committer, committed: int, renamed: Mapping[str, str], since: int
+    committer: Committer,
+    committed: int,
+    least: int,
+    renamed: Mapping[str, str],
+    planned_anew: Collection[str],
+    since: int,
 ) -> tuple[Publication, ...]:
-    """Return the publications that stand, oldest first, back to `since` or to the first gap."""
-    storage = Storage(committer.name, committer.storage_options)
-    if isinstance(committer, KeepsOwnLog):
-        entries = committer.publications()
-    elif is_there(storage):
-        entries = TableLog(storage).publications()
-    else:
-        return ()  # a table that no batch has needed yet
+    """Return the publications that stand, oldest first, back to `since` or to the first gap.
+
+    Args:
+        least: the version that has the committed txid, or one before it.
+        planned_anew: as for `read_history`.
+    """
     standing: list[Publication] = []
     below = committed + 1
-    for entry in entries:
+    for entry in _entries(committer):
         publication = entry.publication
         if publication.first_txid > committed or publication.is_lost:
             continue
+        if not standing and entry.version < least:
+            raise _too_old(committer, entry.version, committed, least)
         kept = _up_to(publication, below - 1)
         if kept is None:
             continue  # published again later
-        if kept.last_txid != below - 1:
+        own = rename_in_publication(renamed, kept)
+        declared = {stream for member in own.txids for stream in member.read}
+        unsure = entry.of_skipping or _skips(committer)
+        if own.last_txid != below - 1 or (unsure and not declared.isdisjoint(planned_anew)):
             break
-        standing.append(rename_in_publication(renamed, kept))
-        below = kept.first_txid
+        standing.append(own)
+        below = own.first_txid
         if below <= since:
             break
     return tuple(reversed(standing))
+
+
+def _entries(committer: Committer) -> Iterable[TablePublication]:
+    storage = Storage(committer.name, committer.storage_options)
+    if isinstance(committer, KeepsOwnLog):
+        return committer.publications()
+    if is_there(storage):
+        return TableLog(storage).publications()
+    return ()  # a table that no batch has needed yet
+
+
+def _too_old(committer: Committer, version: int, txid: int, least: int) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Table '{committer.name}' has version {version} as its newest one with txid {txid}, and "
+        f"ZooKeeper names version {least}: the table was restored to an older version, or its log "
+        "was listed before that version could be seen. Nothing was changed. Start again; if that "
+        "does not help, restore the table.",
+        number="TXN-804",
+    )
 
 
 def _up_to(publication: Publication, last: int) -> Publication | None:
@@ -169,7 +213,10 @@ def _up_to(publication: Publication, last: int) -> Publication | None:
             "last_txid": newest.txid,
             "attempt_id": newest.attempt_id,
             "read": newest.read,
+            "watermark": newest.watermark,
+            "dimensions": newest.dimensions,
             "spouts": {},
+            "event_time": None,
             "members": tuple(members) if len(members) > 1 else (),
         }
     )

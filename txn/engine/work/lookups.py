@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
-from txn.dataflow.evaluation import Evaluation, Unknown
-from txn.dataflow.graph import NewValues, StateQuery
+from txn.dataflow.evaluation import Evaluation, Lookup, Unknown
+from txn.dataflow.graph import FinalValues, NewValues, StateQuery
 from txn.engine.base.attempt import Emission, table_publication
 from txn.engine.work.staging import Stager
 from txn.engine.work.tables import Committed, Tables
@@ -24,23 +24,25 @@ __all__ = ["Lookups"]
 
 
 class Lookups:
-    """Looks up the rows of `NewValues` and `StateQuery` nodes."""
+    """Looks up the rows of the nodes that read tables of states."""
 
     def __init__(self, spark: SparkSession, tables: Tables, stager: Stager) -> None:
         self._spark = spark
         self._tables = tables
         self._stager = stager
 
-    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> StoredRows | Unknown:
+    def columns(self, node: Lookup, evaluation: Evaluation) -> StoredRows | Unknown:
         """Return no rows, with the columns that `node` takes from a table."""
-        if node.sink is None:
+        sink = node.sink
+        if sink is None:
+            assert isinstance(node, StateQuery)
             state = self._foreign_state(node)
             return state if isinstance(state, Unknown) else StoredRows(state.rows.limit(0))
-        partials = self._stager.known_partials(node.sink, evaluation)
+        partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
             return Unknown(partials.waits_for, empty=True)
-        schema, committer = partials.frame.schema, node.sink.committer
-        if isinstance(node, StateQuery) and isinstance(committer, DescribesState):
+        schema, committer = partials.frame.schema, sink.committer
+        if not isinstance(node, NewValues) and isinstance(committer, DescribesState):
             empty = no_rows(self._spark, committer.values_schema(schema))
         else:
             empty = no_rows(self._spark, reporting_changes(committer).changes_schema(schema))
@@ -48,7 +50,7 @@ class Lookups:
             return StoredRows(empty)
         return StoredRows(empty.select(*map(quoted, (*node.on, *(node.aggregates or ())))))
 
-    def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def find(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         """Find the rows that a stream takes from a table."""
         stored = self._find_rows(node, emission)
         if isinstance(stored, Unknown):
@@ -70,9 +72,9 @@ class Lookups:
 
         return read
 
-    def _find_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def _find_rows(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation
-        if isinstance(node, StateQuery):
+        if not isinstance(node, NewValues):
             return self._query_state(node, evaluation, evaluation.attempt)
         name, publication = node.sink.name, emission.publication
         if publication is None:
@@ -87,10 +89,13 @@ class Lookups:
         return reporting_changes(node.sink.committer).changes(prepared, own)
 
     def _query_state(
-        self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
+        self,
+        node: StateQuery | FinalValues,
+        evaluation: Evaluation,
+        attempt: TransactionAttempt,
     ) -> StoredRows | Unknown:
         """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""
-        if node.sink is None:
+        if isinstance(node, StateQuery) and node.sink is None:
             return self._foreign_state(node)
         while True:
             committed = self._tables.committed
@@ -101,12 +106,12 @@ class Lookups:
 
     def _read_state(
         self,
-        node: StateQuery,
+        node: StateQuery | FinalValues,
         evaluation: Evaluation,
         attempt: TransactionAttempt,
         committed: Committed,
     ) -> StoredRows | Unknown:
-        exact = node.as_of == "txid-1"
+        exact = isinstance(node, FinalValues) or node.as_of == "txid-1"
         if exact and committed.txid != attempt.txid - 1:
             raise StateError(
                 f"Attempt {attempt} has its commit turn while txid {committed.txid} is the newest "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.expectations import Treatment
 from txn.engine.base.attempt import LiveAttempt
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.spout_facts import SpoutFacts
@@ -37,12 +38,14 @@ class News:
     """One method for each kind of step that the pipeline reports.
 
     Args:
-        set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
+        treatments: `txn.dataflow.expectations.treatments`.
     """
 
-    def __init__(self, broadcast: Broadcast, set_aside: Collection[tuple[str, str]]) -> None:
+    def __init__(
+        self, broadcast: Broadcast, treatments: Mapping[tuple[str, str], Treatment]
+    ) -> None:
         self._broadcast = broadcast
-        self.set_aside = set_aside
+        self.treatments = treatments
         self._sending = threading.Lock()
         self._lags: Mapping[str, tuple[Lag | None, Lag | None]] = {}
         self._notices: Mapping[str, tuple[str, ...]] = {}
@@ -80,6 +83,7 @@ class News:
     def committed(self, order: PersistCommitted, live: LiveAttempt) -> None:
         """Report that COMMITTED is durable, for one of the attempts of the turn."""
         violations = merged_violations(part.violations for part in live.staged.values())
+        time = order.event_time
         self._send_committed(
             BatchCommitted(
                 *self._broadcast.stamp(),
@@ -92,6 +96,8 @@ class News:
                 rows_written=dict(live.written),
                 violations=violations,
                 metadata=live.reads,
+                watermark=live.watermark,
+                newest_event=None if time is None else time.newest_at,
                 quarantined=order.quarantined is not None,
                 replay_of=order.replay_of,
             ),
@@ -130,6 +136,7 @@ class News:
                     },
                     violations=merged_violations(part.violations for part in parts.values()),
                     metadata=member.read,
+                    watermark=member.watermark,
                     quarantined=error is not None,
                     replay_of=recovered.replay_of,
                     rolled_forward=True,
@@ -144,7 +151,8 @@ class News:
         for stream, rules in event.violations.items():
             for rule, rows in rules.items():
                 if rows:
-                    aside = (stream, rule) in self.set_aside
-                    self._broadcast.send(BadRows(*about, stream, rule, rows, aside))
+                    treatment = self.treatments.get((stream, rule), "drop")
+                    aside, kept = treatment == "set_aside", treatment == "keep"
+                    self._broadcast.send(BadRows(*about, stream, rule, rows, aside, kept))
         if quarantined is not None:
             self._broadcast.send(Quarantined(*about, quarantined))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from txn.engine.work.jobs import PROCESSING_POOL, Jobs
 from txn.engine.work.staging import Stager
 from txn.engine.work.tables import Tables
 from txn.errors import ColumnsUnknownError
+from txn.interfaces.event_time import NewestTimes
 from txn.observers import Station
 from txn.spark.causes import cause_line
 
@@ -38,8 +39,8 @@ class Outcomes(Protocol):
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """One table of an attempt was staged."""
 
-    def emitted(self, live: LiveAttempt) -> None:
-        """All tables of an attempt are staged."""
+    def emitted(self, live: LiveAttempt, newest_times: NewestTimes) -> None:
+        """All tables of an attempt are staged; its rows have these newest event times."""
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
         """The attempt failed; this is the last report of it."""
@@ -76,6 +77,7 @@ class Processing:
                 if live.cancelled.is_set():
                     return
                 emission = self._emit(live, one_task=one_task)
+                self._measure([live], [emission])
                 stagings: list[Staging] = []
                 for sink in self._tables.early:
                     if live.cancelled.is_set():
@@ -92,7 +94,7 @@ class Processing:
                 if not done or not self._tables.late:
                     self._emissions.release(attempt)
         reached("after-staging", attempt)
-        outcomes.emitted(live)
+        outcomes.emitted(live, emission.newest_times)
 
     def _stage_together(
         self, group: Sequence[LiveAttempt], outcomes: Outcomes
@@ -108,6 +110,7 @@ class Processing:
                 group, emissions = self._emit_together(group, outcomes)
                 if any(live.cancelled.is_set() for live in group):
                     raise CancelledError("one of them was cancelled meanwhile")
+                self._measure(group, emissions)
                 for sink in self._tables.early:
                     for live in group:
                         reached("mid-processing", live.attempt)
@@ -130,12 +133,12 @@ class Processing:
         for live, table, staging in results:
             outcomes.staged(live, table, staging)
         # The oldest last: its commit turn may be due, and the others must be ready to share it.
-        for live in reversed(group):
+        for live, emission in reversed(list(zip(group, emissions, strict=True))):
             if not self._tables.late:
                 self._emissions.release(live.attempt)
             try:
                 reached("after-staging", live.attempt)
-                outcomes.emitted(live)
+                outcomes.emitted(live, emission.newest_times)
             except BaseException as error:  # noqa: BLE001 - the others of the group go on
                 outcomes.failed(live, self._emissions.explain(live.attempt, live.reads, error))
         return ()
@@ -162,9 +165,25 @@ class Processing:
 
     def _emit(self, live: LiveAttempt, *, one_task: bool) -> Emission:
         with self._station_span("emit", [live]):
-            emission = self._emissions.emit(live.attempt, live.reads, one_task=one_task)
+            emission = self._emissions.emit(
+                live.attempt,
+                live.reads,
+                live.watermark,
+                live.dimensions,
+                one_task=one_task,
+            )
+            emission.evaluation.watermark_before = live.watermark_before
             self._stager.require_columns(emission)  # here the transforms are called
             return emission
+
+    def _measure(self, group: Sequence[LiveAttempt], emissions: Sequence[Emission]) -> None:
+        if not self._tables.has_event_time:
+            return
+        with ExitStack() as reading:
+            reading.enter_context(self._station_span("stage", group))
+            for emission in emissions:
+                reading.enter_context(emission.reading())
+            self._stager.measure(emissions)
 
     def _station_span(
         self, station: Station, group: Sequence[LiveAttempt], table: str | None = None

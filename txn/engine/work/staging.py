@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
@@ -47,11 +48,23 @@ class Stager:
                 partials.frame.write.format("noop").mode("overwrite").save()
 
     def check_and_open(self, evaluation: Evaluation, sinks: Iterable[Sink]) -> None:
-        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data."""
+        """Refuse wrong columns, shapes and tables, all at once; create missing tables.
+
+        Reads no data.
+        """
+        refusals: list[TableRefusedError] = []
         for sink in sinks:
-            partials = self.known_partials(sink, evaluation)
-            if isinstance(self._open_table(sink, partials, evaluation), Unknown):
-                self._tables.open_without_columns(sink)
+            try:
+                partials = self.known_partials(sink, evaluation)
+                if isinstance(self._open_table(sink, partials, evaluation), Unknown):
+                    self._tables.open_without_columns(sink)
+            except TableRefusedError as refusal:
+                refusals.append(refusal)
+        if len(refusals) > 1:
+            number = refusals[0].number
+            raise TableRefusedError(" ".join(map(str, refusals)), number=number) from refusals[0]
+        if refusals:
+            raise refusals[0]
 
     def known_partials(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
         """The partials of a table; Unknown if it takes a column that is not known."""
@@ -63,6 +76,14 @@ class Stager:
             return replace(rows, frame=self._partials(sink, rows.frame))
 
         return evaluation.fitting(sink.parent, compute)
+
+    def measure(self, emissions: Sequence[Emission]) -> None:
+        """Measure the event times of some attempts, also those of rows for the commit turn."""
+        for evaluation in (emission.evaluation for emission in emissions):
+            for rule in chain.from_iterable(evaluation.rules.values()):
+                if rule.measured and evaluation.live(rule):
+                    evaluation.rows(rule)
+        self._count(emissions)
 
     # --- of one attempt ----------------------------------------------------------------------
 
@@ -81,8 +102,7 @@ class Stager:
             RuleViolatedError: rows break a rule with `on_violation="fail"`.
         """
         rows_by_emission = [self._rows(sink, emission) for emission in emissions]
-        compute_shared([emission.shared for emission in emissions], self._own)
-        count_violations(emissions, self._own)
+        self._count(emissions)
         read: list[Mapping[str, Sequence[str]] | None] = []
         group: list[tuple[DataFrame, TransactionAttempt]] = []
         counted: list[Conservation] = []
@@ -115,6 +135,10 @@ class Stager:
             else Staging(_add_counts(next(rest), emission, unasked, forms), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
+
+    def _count(self, emissions: Sequence[Emission]) -> None:
+        compute_shared([emission.shared for emission in emissions], self._own)
+        count_violations(emissions, self._own)
 
     def _open_and_compute(
         self, sink: Sink, rows: Rows, evaluation: Evaluation, counts: Conservation | None

@@ -17,6 +17,7 @@ from txn.engine.base.killpoints import reached
 from txn.engine.base.shell import Shell
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.commit import Committing, CommitTurn
+from txn.engine.work.dimensions import Dimensions
 from txn.engine.work.emission import Emissions
 from txn.engine.work.jobs import Jobs
 from txn.engine.work.processing import Outcomes, Processing
@@ -39,6 +40,7 @@ class Stations:
     _emissions: Emissions
     _processing: Processing
     _committing: Committing
+    _dimensions: Dimensions
     _broadcast: Broadcast
 
     # --- the stations ------------------------------------------------------------------------
@@ -51,6 +53,10 @@ class Stations:
             planned = self._spouts.plan(order, window_full=window_full)
             span.is_sent = any(read is not None for read in planned.values())
         return planned
+
+    def dimensions(self) -> dict[str, int]:
+        """Return the newest versions of the tables that streams look rows up in."""
+        return self._dimensions.versions()
 
     def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
         """Ask what the replay of a quarantined txid can still read; an error refuses it."""

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.expectations import rules_by_stream
 from txn.dataflow.graph import Sink
 from txn.engine.base.killpoints import reached
 from txn.errors import TableRefusedError
@@ -51,6 +53,9 @@ class Tables:
         """Staged in the processing phase."""
         self.late = tuple(sink for sink in sinks if sink.in_commit_turn)
         """Staged in the commit turn."""
+        rules = chain.from_iterable(rules_by_stream(sinks).values())
+        self.has_event_time = any(rule.measured for rule in rules)
+        """Whether a stream has a watermark."""
         self.committed = Committed()
         """Replaced as a whole, so that any thread may read it."""
         self._changing = False
@@ -133,16 +138,16 @@ class Tables:
             self._changing = self._changing or sinks is self.all
 
     def _change_shapes(self, sinks: Sequence[Sink], held: Mapping[str, int]) -> None:
-        txid = self.committed.txid
-        at = TransactionAttempt(txid + 1)
-        ready: list[tuple[str, Callable[[], tuple[str, ...]]]] = []
+        at = TransactionAttempt(self.committed.txid + 1)
+        ready: list[tuple[str, int, Callable[[], tuple[str, ...]]]] = []
         for sink in sinks:
             if isinstance(sink.committer, ChangesShape):
-                publish = sink.committer.change_shape(held.get(sink.name, txid))
+                txid = held.get(sink.name, self.committed.txid)
+                publish = sink.committer.change_shape(txid)
                 if publish is not None:
                     reached("shape-staged", at)
-                    ready.append((sink.name, publish))
-        for table, publish in ready:
+                    ready.append((sink.name, txid, publish))
+        for table, txid, publish in ready:
             for what in publish():
                 notices.warning("Table %s, from txid %s on: %s.", table, txid + 1, what)
             reached("shape-changed", at)

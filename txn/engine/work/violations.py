@@ -13,9 +13,9 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txn.dataflow.expectations import Expectation, Judged
+from txn.dataflow.expectations import MOST_PARTITIONS, Expectation, Judged
 from txn.engine.base.attempt import Emission
-from txn.errors import RuleViolatedError
+from txn.errors import RuleViolatedError, TopologyError
 from txn.spark.own_session import moved
 from txn.text import placed
 
@@ -44,11 +44,27 @@ def count_violations(emissions: Sequence[Emission], session: SparkSession) -> No
     labels = {rule.label(): None for _, judged in waiting for rule in judged.verdicts}
     with placed(f"the rules of stream '{', '.join(labels)}'"):
         results = moved(whole, session).collect()
-    for number, broken in results:
+    for number, broken, partition, newest in results:
         emission, judged = waiting[number]
-        _record(emission, judged, broken)
+        if broken is not None:
+            _record(emission, judged, broken)
+        if newest is not None:
+            (label,) = {rule.label() for rule in judged.verdicts}
+            times = emission.newest_times.setdefault(label, {})
+            times[partition] = max(newest, times.get(partition, newest))
+            if len(times) > MOST_PARTITIONS:
+                raise _too_many_partitions(label)
     for emission, judged in waiting:
         _refuse(emission, judged)
+
+
+def _too_many_partitions(stream: str) -> TopologyError:
+    return TopologyError(
+        f"The watermark of stream '{stream}' names a column for the partitions that has more than "
+        f"{MOST_PARTITIONS:,} values in one batch: each has an entry in ZooKeeper and in every "
+        "table's log. Name a column with the partitions of the source, or leave by= out.",
+        number="TXN-123",
+    )
 
 
 def _record(emission: Emission, judged: Judged, broken: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from txn.changes import Change, Verdict
 from txn.dataflow.definition import Definition
@@ -23,10 +24,15 @@ from txn.protocol.recovery import (
     require_tables,
     with_rows,
 )
-from txn.protocol.table_names import by_todays_names, recorded_ids
+from txn.protocol.table_names import (
+    by_todays_names,
+    declared_and_read,
+    filled_and_gone,
+    recorded_ids,
+)
 from txn.storage.locations import identity
 
-__all__ = ["ProgressComparison", "as_refused", "progress_in_tables"]
+__all__ = ["ProgressComparison", "as_refused", "progress_in_tables", "unknown_names"]
 
 _MOVED_OR_REPLACED = ("TXN-807", "TXN-808")
 
@@ -42,6 +48,26 @@ def progress_in_tables(newest: Newest) -> Progress:
     txid = max((publication.last_txid for _, publication in held.values()), default=0)
     tables = {table: version for table, (version, _) in held.items()}
     return Progress(committed=CommittedRecord(txid=txid, tables=tables))
+
+
+def unknown_names(definition: Definition) -> Iterator[Change]:
+    """Yield the settings that name a table which the program does not have."""
+    config = definition.config
+    named = {
+        "backfilled_tables": config.backfilled_tables,
+        "new_tables": config.new_tables,
+        "rebuilt_tables": config.rebuilt_tables,
+        "dropped_columns": [entry.rpartition(":")[0] for entry in config.dropped_columns],
+    }
+    tables = [sink.name for sink in definition.sinks]
+    places = set(map(identity, tables))
+    for setting, names in named.items():
+        for name in names:
+            if identity(name) not in places:
+                near = get_close_matches(name, tables, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                what = f"{setting} names '{name}', which is no table of the program{hint}"
+                yield Change(definition.name, what, Verdict.CARRIES_ON)
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,38 @@ class ProgressComparison:
             if entry is None and table not in named and identity(table) not in committed_places:
                 what = "the table is new: the first batch with rows for it makes it"
                 yield Change(table, what, Verdict.FROM_NEXT)
+        dropped = set(map(identity, config.dropped_tables)).difference(map(identity, self.newest))
+        for table in self.progress.committed.tables:
+            if identity(table) in dropped:
+                what = "the table goes away: its rows stay, and no later txid is added"
+                yield Change(table, what, Verdict.CHOICE)
+        yield from unknown_names(self.definition)
+        yield from self._unknown_drops()
+
+    def _unknown_drops(self) -> Iterator[Change]:
+        """Yield the settings that give up what is not recorded: misspelt, or left over."""
+        progress, definition = self.progress, self.definition
+        streams = {*progress.committed.spouts, *(s for b in progress.batches for s in b.spouts)}
+        tables = {*progress.committed.tables, *(declared_and_read(progress)[0] or ()), *self.newest}
+        places = {identity(name) for name in tables}
+        unknown = {
+            "dropped_tables": [
+                (name, tables)
+                for name in definition.config.dropped_tables
+                if identity(name) not in places
+            ],
+            "dropped_streams": [
+                (name, streams)
+                for name in definition.config.dropped_streams
+                if name not in streams.union(definition.streams)
+            ],
+        }
+        for setting, names in unknown.items():
+            for name, known in names:
+                near = get_close_matches(name, sorted(known), 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                what = f"{setting} names '{name}', of which nothing is recorded{hint}"
+                yield Change(definition.name, what, Verdict.CARRIES_ON)
 
     def _by_todays_names(self, new: Collection[str], dropped: Collection[str]) -> CommittedRecord:
         definition = self.definition
@@ -127,11 +185,17 @@ class ProgressComparison:
             self.progress.committed,
             self.newest,
             identity,
-            unborn=definition.unborn_tables(*with_rows(self.progress, self.newest)),
+            unborn=definition.unborn_tables(
+                *with_rows(self.progress, self.newest),
+                *declared_and_read(self.progress),
+            ),
             new=(*new, *self.unusable),
             dropped=dropped,
             ids=self.ids,
             recorded=recorded_ids(self.progress),
+            filled=filled_and_gone(
+                self.progress, [s.name for s in definition.sinks], self.ids, identity
+            ),
         )
 
     def _refused_names(self) -> Iterator[Change]:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txn.changes import Change, TableShape, Verdict, clauses
+from txn.changes import Change, TableShape, Verdict, clauses, is_taken_back
 from txn.dataflow.definition import Definition
+from txn.dataflow.graph import Sink
+from txn.dataflow.stages import OTHER_CODE, is_other_code
 from txn.errors import TableRefusedError, TxnError
-from txn.interfaces import Committer, Publication, Semantics
+from txn.interfaces import Publication
 from txn.interfaces.committer_capabilities import ChangesShape, KeepsOwnLog
 from txn.storage.asking import in_parallel
 from txn.storage.locations import identity
@@ -74,8 +76,7 @@ class TableComparison:
     cost: RebuildCost | None = None
     """The cost of the rebuild that the changes need; None: they need none."""
     takes_back: bool = False
-    """True if the changes are possible while the table holds a txid that others may lack: its
-    replay takes the rows back, and brings them in the new shape."""
+    """True if the table may change over a half-published txid (`is_taken_back`)."""
 
 
 def compare_tables(
@@ -90,7 +91,7 @@ def compare_tables(
     known = columns or {}
     return tuple(
         in_parallel(
-            lambda sink: _compared(sink.committer, definition, known.get(sink.name)),
+            lambda sink: _compared(sink, definition, known.get(sink.name)),
             definition.sinks,
         )
     )
@@ -107,14 +108,13 @@ def refuse_tables(tables: Iterable[TableComparison]) -> None:
         raise TableRefusedError(" ".join(map(str, errors)), number=errors[0].number)
 
 
-def _compared(
-    committer: Committer, definition: Definition, columns: Columns | None
-) -> TableComparison:
+def _compared(sink: Sink, definition: Definition, columns: Columns | None) -> TableComparison:
+    committer = sink.committer
     try:
         if isinstance(committer, KeepsOwnLog):
             return _of_own_log(committer.name, committer)
         if isinstance(committer, ChangesShape):
-            return _DeltaTable(committer, definition).compared(committer.shape(), columns)
+            return _DeltaTable(sink, definition).compared(committer.shape(), columns)
         return TableComparison(committer.name, exists=False, is_readable=False)
     except TxnError as error:
         return TableComparison(committer.name, refusal=error)
@@ -137,12 +137,13 @@ class _DeltaTable:
         TxnError, DeltaError, OSError: the table cannot be read.
     """
 
-    def __init__(self, committer: Committer, definition: Definition) -> None:
+    def __init__(self, sink: Sink, definition: Definition) -> None:
         from txn.delta.loading import is_there, load_own
         from txn.delta.log import TableLog
         from txn.delta.topology_table import refuse_foreign_folder
         from txn.storage.storage import Storage
 
+        self._sink, committer = sink, sink.committer
         self._name = committer.name
         self._topology, self._config = definition.name, definition.config
         self._options = committer.storage_options
@@ -161,9 +162,8 @@ class _DeltaTable:
         if self._table is None:
             return TableComparison(self._name, exists=False)
         table_id = str(self._table.metadata().id)
-        comparison = TableComparison(
-            self._name, table_id=table_id, newest=self._newest(self._table)
-        )
+        newest = self._newest(self._table)
+        comparison = TableComparison(self._name, table_id=table_id, newest=newest)
         return self._with_changes(comparison, self._table, shape, columns)
 
     def _newest(self, table: DeltaTable) -> tuple[int, Publication] | None:
@@ -201,24 +201,27 @@ class _DeltaTable:
         name, definition = self._name, TableDefinition.of(table)
         policy = ShapePolicy.of(name, self._config.dropped_columns, self._config.rebuilt_tables)
         generation = self._generation(definition)
-        policy = replace(policy, refilled=generation is not None)
+        taken = generation if self._is_backfilled else None
+        policy = replace(policy, refilled=taken is not None)
         cost = RebuildCost.of(table)
         try:
             refuse_unusable(definition, name, self._topology, shape.kind, shape.semantics)
             shape = _with_columns(shape, definition, columns)
             changes = shape_changes(definition, name, shape, policy, is_empty=not cost.bytes)
-            if generation is not None:
-                changes = (*changes, _replacing(generation, name, shape))
+            if taken is not None:
+                changes = (*changes, _replacing(taken, self._sink, shape))
+            elif generation is not None:
+                changes = (*changes, _waiting(generation, name))
         except TableRefusedError as error:
             newest = self._foreign[-1] if self._foreign else None
             return replace(comparison, newest=None, refusal=with_culprit(error, newest))
-        rebuilds = generation is not None or any(c.verdict is Verdict.REBUILD for c in changes)
+        rebuilds = taken is not None or any(c.verdict is Verdict.REBUILD for c in changes)
         stored = definition.configuration.get("txn.semantics")
         comparison = replace(
             comparison,
             changes=self._blamed(changes),
-            cost=cost if rebuilds and generation is None else None,
-            takes_back=not rebuilds and stored == shape.semantics == Semantics.OPAQUE,
+            cost=cost if rebuilds and taken is None else None,
+            takes_back=is_taken_back(stored, shape.semantics, rebuilds=rebuilds),
         )
         try:
             refuse_differences(name, changes, self._culprit)
@@ -227,15 +230,18 @@ class _DeltaTable:
         return comparison
 
     def _generation(self, definition: TableDefinition) -> Storage | None:
-        """The place of the table's next generation, if it is to take the table's place."""
+        """The place of the table's next generation; None: it has none."""
         from txn.delta.folders import next_generation
         from txn.delta.loading import is_there
         from txn.storage.storage import Storage
 
-        if identity(self._name) not in map(identity, self._config.backfilled_tables):
-            return None
         storage = Storage(next_generation(self._name, definition.configuration), self._options)
         return storage if is_there(storage) else None
+
+    @property
+    def _is_backfilled(self) -> bool:
+        """True if the settings let the table's next generation take its place."""
+        return identity(self._name) in map(identity, self._config.backfilled_tables)
 
     def _blamed(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
         """Return the changes; refused if another writer may have made them."""
@@ -255,23 +261,54 @@ class _DeltaTable:
         )
 
 
-def _replacing(generation: Storage, table: str, shape: TableShape) -> Change:
+def _replacing(generation: Storage, sink: Sink, shape: TableShape) -> Change:
     """Return the change in which a table's next generation takes its place, or its refusal."""
     from txn.delta.definition import TableDefinition
     from txn.delta.loading import load_own
-    from txn.delta.log import TableLog
     from txn.delta.topology_table import ShapePolicy, shape_changes
 
-    loaded = load_own(generation)
+    table, loaded = sink.name, load_own(generation)
     place, definition = generation.location, TableDefinition.of(loaded)
+    shape = replace(shape, was={})  # it was filled under the new names
+    newest, why = _newest_of(generation, loaded), ""
     if changes := shape_changes(definition, place, shape, ShapePolicy(), is_empty=False):
-        what = f"its next generation was filled by another program: {clauses(changes)}"
-        way_out = f"Delete the folder {place}, and fill it again with `txn backfill`."
+        why = clauses(changes)
+    elif newest is not None and is_other_code(newest.filled_by, sink):
+        why = OTHER_CODE
+    if why:
+        what = f"its next generation was filled by another program: {why}"
+        way_out = (
+            f"End every `txn backfill` of the table, delete the folder {place}, and fill it again "
+            "with `txn backfill`."
+        )
         return Change(table, what, Verdict.REFUSED, way_out, allowed=False, number="TXN-304")
-    newest = next(TableLog(generation, loaded).publications(), None)
-    txid = 0 if newest is None else newest.publication.last_txid
+    txid = newest.last_txid if newest else 0
     what = f"its next generation, which is filled up to txid {txid}, takes its place"
     return Change(table, what, Verdict.FROM_NEXT)
+
+
+def _waiting(generation: Storage, table: str) -> Change:
+    """Return the notice of a next generation that no setting lets take its table's place."""
+    newest = _newest_of(generation)
+    txid = newest.last_txid if newest else 0
+    what = (
+        f"its next generation, which is filled up to txid {txid}, waits: "
+        "backfilled_tables does not name the table. If it is not wanted, and no `txn backfill` "
+        f"fills it any more, delete the folder {generation.location}"
+    )
+    return Change(table, what, Verdict.CARRIES_ON)
+
+
+def _newest_of(storage: Storage, table: DeltaTable | None = None) -> Publication | None:
+    """Return the newest publication of a table; None: it has none.
+
+    Args:
+        table: as for `TableLog`.
+    """
+    from txn.delta.log import TableLog
+
+    newest = next(TableLog(storage, table).publications(), None)
+    return None if newest is None else newest.publication
 
 
 def _with_columns(shape: TableShape, table: TableDefinition, columns: Columns | None) -> TableShape:

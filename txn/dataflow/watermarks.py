@@ -1,0 +1,212 @@
+"""Event time: the rules by which rows are late, or too far ahead (Structured Streaming, Flink).
+
+Both are rules like those of `Stream.expect`, with conditions that follow from the txid's watermark.
+So late rows are counted by txid, set aside and replayed as all rows that break a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, get_args
+
+from txn.dataflow.expectations import Expectation, Measured
+from txn.dataflow.graph import Aggregation, Join, Node, require_columns
+from txn.delta.durations import duration_secs
+from txn.errors import TopologyError
+from txn.spark.lazy import sf
+from txn.spark.names import quoted
+from txn.text import duration, event_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["Ahead", "Duration", "Late", "Watermark", "guarded"]
+
+Duration = str | timedelta
+"""As "10 minutes", or a `timedelta`."""
+Late = Literal["keep", "drop", "set_aside"]
+
+_LONGEST = 1_000_000 * 86_400_000_000
+"""Microseconds: more than all of the times that Spark has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead(Expectation):
+    """The rows of a stream that are not too far ahead of the watermark."""
+
+    column: str = ""
+    max_ahead: int = 0
+    """Microseconds."""
+
+    @property
+    def method(self) -> str:
+        """The method of `Stream` that has made it."""
+        return "watermark"
+
+    @classmethod
+    def of(cls, node: Node, column: str, max_ahead: Duration) -> Ahead:
+        """Make the rule "ahead".
+
+        Raises:
+            TopologyError: `max_ahead` is no duration.
+        """
+        most = _microseconds(max_ahead, "max_ahead", node)
+        condition = f"{column} <= watermark + {duration(most / 1_000_000)}"
+        return cls(node, "ahead", condition, "set_aside", column=column, max_ahead=most)
+
+    def condition_at(self, watermark: int | None) -> Column:
+        """Without a watermark, and without an event time, no row is too far ahead."""
+        if watermark is None:
+            return sf.lit(True)
+        most = sf.timestamp_micros(sf.lit(watermark + self.max_ahead))
+        return sf.coalesce(sf.col(quoted(self.column)) <= most, sf.lit(True))
+
+    def text_at(self, watermark: int | None) -> str:
+        """The condition with the watermark's value."""
+        told = "not known" if watermark is None else event_time(watermark)
+        return f"{self.condition_text}; the watermark is {told}"
+
+
+@dataclass(frozen=True, eq=False)
+class Watermark(Expectation):
+    """The rows of a stream that are not late; the stream's event time is a column of it."""
+
+    column: str = ""
+    delay: int = 0
+    """Microseconds."""
+    by: str | None = None
+    """The column that names a row's partition."""
+    idle_after: int | None = None
+    """Txids."""
+
+    @classmethod
+    def of(
+        cls,
+        node: Node,
+        column: str,
+        delay: Duration,
+        late: Late,
+        by: str | None,
+        idle_after: int | None,
+    ) -> Watermark:
+        """Make the rule "late" from what `Stream.watermark` was given.
+
+        Raises:
+            TopologyError: a value is not valid, or the stream has no event time of its own.
+        """
+        behind = _microseconds(delay, "delay", node)
+        _check(node, column, late, by, idle_after)
+        back = duration(behind / 1_000_000)
+        condition = f"{column} > watermark, {back} behind the newest event"
+        return cls(
+            node,
+            "late",
+            condition,
+            late,
+            column=column,
+            delay=behind,
+            by=by,
+            idle_after=idle_after,
+        )
+
+    @property
+    def method(self) -> str:
+        """The method of `Stream` that has made it."""
+        return "watermark"
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "watermark"
+
+    @property
+    def measured(self) -> Measured:
+        """The event time, which is measured with the counts."""
+        return Measured(self.column, self.by)
+
+    def condition_at(self, watermark: int | None) -> Column:
+        """A row without an event time is late in every txid."""
+        time = sf.col(quoted(self.column))
+        if watermark is None:
+            return time.isNotNull()
+        return time > sf.timestamp_micros(sf.lit(watermark))
+
+    def text_at(self, watermark: int | None) -> str:
+        """The condition with the watermark's value."""
+        if watermark is None:
+            return f"{self.column} IS NOT NULL"
+        return f"{self.column} > watermark, which is {event_time(watermark)}"
+
+    def require_columns(self, rows: DataFrame) -> None:
+        """Refuse columns that are missing, or that Spark cannot compare with a watermark."""
+        names = (self.column,) if self.by is None else (self.column, self.by)
+        require_columns(rows, names, self.label())
+        found = rows.schema[self.column].dataType.simpleString()
+        if found != "timestamp":
+            raise TopologyError(
+                f"watermark() of stream '{self.label()}' needs a timestamp, and column "
+                f"'{self.column}' is {found}. Make one in a transform before it, for example "
+                f"rows.withColumn('{self.column}', sf.col('{self.column}').cast('timestamp_ltz')).",
+                number="TXN-123",
+            )
+
+
+def guarded(node: Node) -> bool:
+    """Return whether no late row reaches a stream, on any path from a source."""
+    if isinstance(node, Watermark) and node.on_violation != "keep":
+        return True
+    return bool(node.upstream) and all(map(guarded, node.upstream))
+
+
+def _microseconds(value: object, what: str, node: Node) -> int:
+    """Return a duration in microseconds.
+
+    Raises:
+        TopologyError: it is none, or negative.
+    """
+    where = f"watermark() of stream '{node.label()}': {what}={value!r}"
+    found = None
+    if isinstance(value, timedelta):
+        found = value // timedelta(microseconds=1)
+    elif isinstance(value, str) and (seconds := duration_secs(value)) is not None:
+        found = round(seconds * 1_000_000)
+    if found is None or found < 0:
+        raise TopologyError(
+            f"{where} is no duration. Write for example {what}='10 minutes', or a timedelta.",
+            number="TXN-123",
+        )
+    if found > _LONGEST:
+        raise TopologyError(f"{where} is longer than 1,000,000 days.", number="TXN-123")
+    return found
+
+
+def _check(node: Node, column: object, late: object, by: object, idle_after: object) -> None:
+    problems = {
+        f" needs the name of a column, not {column!r}.": not _is_name(column),
+        f": by={by!r} is no name of a column.": by is not None and not _is_name(by),
+        f": late={late!r} is none of 'keep', 'drop' and 'set_aside'.": late not in get_args(Late),
+        f": idle_after={idle_after!r} is no number of txids. Write for example idle_after=20.": (
+            idle_after is not None and not _is_count(idle_after)
+        ),
+        " comes after a join, a merge, an aggregate or a table. Event time belongs to the rows of "
+        "one stream as they come: declare the watermark before that.": (
+            len(list(node.sources())) != 1 or any(map(_has_no_time, node.ancestors()))
+        ),
+    }
+    for problem, is_one in problems.items():
+        if is_one:
+            where = f"watermark() of stream '{node.label()}'"
+            raise TopologyError(f"{where}{problem}", number="TXN-123")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _has_no_time(node: Node) -> bool:
+    return isinstance(node, Aggregation | Join) or node.in_commit_turn
