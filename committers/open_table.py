@@ -280,7 +280,8 @@ class OpenTable(Committer):
         if self._next is not None:
             return Generation(self._next_files(), files, self._next.first_txid(), is_filled=True)
         stored = self._rows_in(files, self._turn_session())
-        adds = self._write_anew(stored, self._log.properties, spec, committed)
+        watermark = self._log.watermark_as_of(committed)
+        adds = self._write_anew(stored, self._log.properties, spec, committed, watermark)
         return Generation(adds, files, committed + 1)
 
     def _rows_in(self, files: Sequence[ActiveFile], session: SparkSession) -> DataFrame:
@@ -291,13 +292,19 @@ class OpenTable(Committer):
 
     @abstractmethod
     def _write_anew(
-        self, stored: DataFrame, properties: Properties, spec: TableSpec, committed: int
+        self,
+        stored: DataFrame,
+        properties: Properties,
+        spec: TableSpec,
+        committed: int,
+        watermark: int | None,
     ) -> tuple[StagedFile, ...]:
         """Write rows of the former generation anew, in the shape of `spec`.
 
         Args:
             properties: of the table that has the rows.
             committed: the newest txid of the rows.
+            watermark: that of `committed`.
         """
 
     def _turn_session(self) -> SparkSession:
@@ -360,7 +367,13 @@ class OpenTable(Committer):
         adds: tuple[StagedFile, ...] = ()
         if files:
             stored = self._rows_in(files, other._turn_session())
-            adds = other._write_anew(stored, self._log.properties, spec, publication.last_txid)
+            adds = other._write_anew(
+                stored,
+                self._log.properties,
+                spec,
+                publication.last_txid,
+                publication.watermark,
+            )
         other._leave(adds)
         own = publication.model_copy(update={"epoch": epoch, "filled_by": ""})
         other._log.publish(adds, (), own, other._log.version)

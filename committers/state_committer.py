@@ -12,6 +12,8 @@ from committers.open_table import Properties
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
+from committers.state.changes import ended
+from committers.state.keys import joined_by_key
 from committers.state.partials import PartialRows, mergeable
 from committers.state.properties import described_values
 from committers.state.reading import StateReader
@@ -20,7 +22,16 @@ from committers.state.shape import StateShape
 from committers.table_committer import TableCommitter
 from txn.changes import TableShape
 from txn.errors import TopologyError
-from txn.interfaces import Prepared, Publication, Semantics, StagedFile, StoredRows
+from txn.interfaces import (
+    WATERMARK,
+    Prepared,
+    Publication,
+    Semantics,
+    Staged,
+    StagedFile,
+    StoredRows,
+)
+from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -48,8 +59,10 @@ class StateCommitter(TableCommitter, Generic[L]):
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self._layout = layout  # before `_begin`, which reads it
-        self._partials = PartialRows(layout.keys, layout.aggregates)
+        self._partials = PartialRows(layout.keys, layout.stored)
         self._stored_columns: StructType | None = None
+        self.takes_watermark = WATERMARK in layout.columns_read
+        self.changes_without_rows = layout.expiry is not None
         super().__init__(
             path,
             semantics,
@@ -63,14 +76,15 @@ class StateCommitter(TableCommitter, Generic[L]):
     def groups(self) -> bool:
         """True if partials of several txids may be merged before they meet stored values.
 
-        Not if one txid may remove a key that comes back with the next.
+        Not if one txid may remove or end a key that comes back with the next.
         """
         layout = self._layout
-        return layout.remove_where is None and all(map(mergeable, layout.aggregates.values()))
+        returns = layout.remove_where is not None or layout.ends_by_event
+        return not returns and all(map(mergeable, layout.aggregates.values()))
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
-        return self._layout.columns_read
+        return tuple(name for name in self._layout.columns_read if name != WATERMARK)
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
         """The rows, if they have the keys and all columns that the aggregates read."""
@@ -90,6 +104,7 @@ class StateCommitter(TableCommitter, Generic[L]):
             shown = layout.shown_schema(self._spark, columns)
             # In the session that will evaluate it, where the user's own functions are unknown.
             check_condition(self._turn_session(), layout.remove_where, shown, self.name)
+        layout.require_time(columns, self.name)
         return TableSpec(
             self._opened.topology,
             layout.kind,
@@ -99,6 +114,7 @@ class StateCommitter(TableCommitter, Generic[L]):
             described_values(layout),
             layout.buckets,
             layout.remove_where,
+            layout.expiry,
         )
 
     def shape(self) -> TableShape:
@@ -111,13 +127,21 @@ class StateCommitter(TableCommitter, Generic[L]):
             {name: text for name, text, *_ in described_values(layout)},
             layout.buckets,
             layout.remove_where,
+            layout.expiry,
             was=self._columns_were,
         )
 
     def _write_anew(
-        self, stored: DataFrame, properties: Properties, spec: TableSpec, committed: int
+        self,
+        stored: DataFrame,
+        properties: Properties,
+        spec: TableSpec,
+        committed: int,
+        watermark: int | None,
     ) -> tuple[StagedFile, ...]:
-        rows, shuffled = generation_rows(stored, properties, self._layout, spec, self.name)
+        rows, shuffled = generation_rows(
+            stored, properties, self._layout, spec, self.name, watermark
+        )
         return self._write_generation(rows, committed, shuffled=shuffled)
 
     @abstractmethod
@@ -206,7 +230,38 @@ class StateCommitter(TableCommitter, Generic[L]):
                 "Run the topology with max_group_commit=1.",
                 number="TXN-116",
             )
-        return self._changes(prepared, publication) if prepared.staged.files else self._no_changes()
+        changed = self._changes(prepared, publication) if prepared.staged.files else None
+        ending = self._ending(prepared, publication)
+        if changed is None or ending is None:
+            return changed or ending or self._no_changes()
+        return StoredRows(
+            changed.rows.unionByName(ending.rows),
+            lambda: changed.missing() or ending.missing(),
+        )
+
+    def _ending(self, prepared: Prepared, publication: Publication) -> StoredRows | None:
+        """The keys that end in this txid, unless a row of it begins them anew; None: no key can."""
+        txid, watermark = publication.last_txid, publication.watermark
+        layout = self._layout.at(watermark)
+        if layout.expiry is None or watermark in (None, self._watermark_as_of(txid - 1)):
+            return None
+
+        def read() -> StoredRows:
+            rows, paths = self._reader.ending(txid, watermark, self._reading())
+            if layout.ends_by_event and prepared.staged.files:
+                begun = layout.unended(self._staged_rows(prepared.staged))
+                rows = joined_by_key(rows, moved(begun, self._reading()), layout.keys, "left_anti")
+            return self._stored_rows(moved(ended(layout, rows), self._spark), paths)
+
+        return self._up_to_date(read)
+
+    @abstractmethod
+    def _staged_rows(self, staged: Staged) -> DataFrame:
+        """The staged partials."""
+
+    def _watermark_as_of(self, txid: int) -> int | None:
+        """The watermark of a txid, if keys end by it."""
+        return None if self._layout.expiry is None else self._log.watermark_as_of(txid)
 
     @abstractmethod
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:

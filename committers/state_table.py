@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from committers.aggregates import Fold, identity
+from committers.aggregates import Count, Fold, Max, identity
 from committers.aggregates.base import named_for
 from committers.guard import parse_semantics
+from committers.kept_rows import KeptRows
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
 from committers.staging.area import random_id
@@ -20,11 +21,17 @@ from committers.state.partials import mergeable
 from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState, find_stored
-from committers.state.versions import missing_file, newest_version, version_of
+from committers.state.versions import (
+    missing_file,
+    newest_version,
+    version_of,
+    watermark_at,
+)
 from committers.table_rows import read_table
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.errors import TopologyError
-from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
+from txn.interfaces import Aggregate, Committer, Expiry, Semantics, State, StoredRows
+from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -115,16 +122,27 @@ class StateTable(State):
         self._options = dict(storage_options or {})
         self._new_id = new_id
 
-    def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
+    def bind(
+        self,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        expiry: Expiry | None = None,
+    ) -> Committer:
         """The committer that keeps `aggregates` (value column -> aggregate) per `keys`.
+
+        Args:
+            expiry: when keys end; readers know it from the table.
 
         Raises:
             TopologyError: there is no aggregate, a name is used twice or reserved, or the layout
-                does not support an aggregate or condition.
+                does not support an aggregate, condition or expiry.
         """
         named = named_for(self.path, aggregates)
+        if expiry is not None:
+            self._refuse_expiry(expiry, keys, named)
         if self.layout == "log":
-            log = LogLayout(tuple(keys), named, self.remove_where)
+            log = LogLayout(tuple(keys), named, self.remove_where, expiry=expiry)
             _refuse_names(log, self.path)
             self._refuse_unmergeable(named)
             return LogCommitter(
@@ -143,6 +161,7 @@ class StateTable(State):
             self.remove_where,
             self.buckets if keys else 1,
             self.semantics is Semantics.OPAQUE,
+            expiry,
         )
         _refuse_names(layout, self.path)
         return UpsertCommitter(
@@ -153,6 +172,38 @@ class StateTable(State):
             storage_options=self._options,
             new_id=self._new_id,
         )
+
+    def keeping(
+        self, name: str, keys: Sequence[str], time: str | None, after: int | None, *, whole: bool
+    ) -> Committer:
+        """Return the committer of a table beside this one (`KeepsBeside`)."""
+        folder, slash, _ = self.path.rstrip("/").rpartition("/")
+        path = f"{folder}{slash}{name}"
+        if whole and time is not None and after is not None:
+            return KeptRows(path, keys, time, after, storage_options=self._options)
+        table = StateTable(path, layout="log", storage_options=self._options)
+        if time is None or after is None:
+            return table.bind(keys, {"txn_seen": Count()})
+        # A key that has ended may come again: compaction then keeps the later of the two.
+        return table.bind(keys, {FIRST_AT: Max(time)}, expiry=Expiry("row", after, FIRST_AT))
+
+    def _refuse_expiry(
+        self, expiry: Expiry, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
+    ) -> None:
+        names = {"key": tuple(keys), "row": tuple(aggregates)}.get(expiry.by)
+        if names is not None and expiry.column not in names:
+            kind = "keys" if expiry.by == "key" else "values"
+            raise TopologyError(
+                f"Keys of state table {self.path} cannot end by column '{expiry.column}': it is "
+                f"none of its {kind} ({', '.join(names) or 'none'}).",
+                number="TXN-123",
+            )
+        if self.semantics is Semantics.NON_TRANSACTIONAL:
+            raise TopologyError(
+                f"Keys of state table {self.path} cannot end: it applies replays again "
+                '(semantics="non_transactional"). Use semantics="opaque".',
+                number="TXN-123",
+            )
 
     def _refuse_unmergeable(self, aggregates: Mapping[str, Aggregate]) -> None:
         """Refuse removals and aggregates that layout="log" cannot support."""
@@ -254,7 +305,8 @@ class StateTable(State):
     ) -> None:
         """Create or replace a temporary SQL view of this session: keys and values as in `read`.
 
-        Each query of the view sees the newest version at that moment.
+        Each query of the view sees the newest version at that moment. If keys end, it hides those
+        that have ended as of the newest txid that has brought the table rows.
 
         Args:
             name: the view's name, as in `spark.table(name)`.
@@ -265,7 +317,8 @@ class StateTable(State):
                 `aggregates` lacks one.
         """
         rows, properties = read_table(spark, self._storage(), follow=True)
-        shape_of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+        shape = shape_of(properties, self.path, aggregates)
+        self._as_of(shape, None).view(rows).createOrReplaceTempView(name)
 
     def _stored(
         self,
@@ -277,9 +330,18 @@ class StateTable(State):
         storage = self._storage()
         stored = find_stored(spark, storage, version)
         if stored is not None:
-            return stored, shape_of(stored.properties, self.path, aggregates)
+            shape = shape_of(stored.properties, self.path, aggregates)
+            return stored, self._as_of(shape, stored.version)
         rows, properties = read_table(spark, storage, version)
-        return rows, shape_of(properties, self.path, aggregates)
+        return rows, self._as_of(shape_of(properties, self.path, aggregates), version)
+
+    def _as_of(self, shape: StateShape, version: int | None) -> StateShape:
+        """The shape as of the newest txid in a version; None: in the newest one."""
+        if shape.expiry is None:
+            return shape
+        storage = self._storage()
+        at = newest_version(storage) if version is None else version
+        return shape.at(watermark_at(storage, at))
 
     def _storage(self) -> Storage:
         return Storage(self.path, self._options)
@@ -293,6 +355,9 @@ def _shown(stored: StoredState | DataFrame, shape: StateShape) -> DataFrame:
     if not isinstance(shape, LogLayout) or parts is None:
         return shape.shown(stored.rows())
     once, rest = parts
+    if shape.ends_by_event and once.first_txid > stored.first_txid:
+        # Only a compaction of the oldest files has decided for each key what counts.
+        return shape.shown(stored.rows())
     if not rest.files:
         return shape.shown_once(once.rows())
     has_null = rest.may_have_null(shape.keys)

@@ -7,6 +7,7 @@ Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStr
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,13 @@ from txn.dataflow.graph import (
     Transformation,
     check_join,
 )
-from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, guarded
+from txn.dataflow.kept import Kept
+from txn.dataflow.repeats import NoRepeat, Repeats
+from txn.dataflow.time_joins import JoinInTime
+from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, expiry_of, guarded
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
-from txn.interfaces.committer_capabilities import ChecksChanges, reporting_changes
+from txn.interfaces.committer_capabilities import ChecksChanges, KeepsBeside, reporting_changes
 from txn.interfaces.spout import undeclared
 from txn.storage.locations import identity
 
@@ -82,7 +86,11 @@ class Topology:
         """`config`, completed from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
+        self._beside: KeepsBeside | None = None
+        """The first table, beside which those of `_kept` lie."""
         self._rules: list[Expectation] = []
+        self._kept: dict[Kept, Sink | None] = {}
+        """What later txids look up -> its table, once there is a table that it lies beside."""
         self._bad_rows: Sink | None = None
         if bad_rows is not None:
             if not isinstance(bad_rows, Committer):
@@ -120,7 +128,30 @@ class Topology:
 
         The table of bad rows is the last one: a rule may apply to the new values of any other.
         """
-        return (*self._sinks, *([self._bad_rows] if self._bad_rows else []))
+        used = {node for sink in self._sinks for node in sink.parent.ancestors()}
+        kept = (self._table_of(kept) for kept in self._kept if kept.owner in used)
+        return (*self._sinks, *kept, *([self._bad_rows] if self._bad_rows else []))
+
+    def _keep(self, kept: Kept) -> None:
+        self._kept.setdefault(kept)
+
+    def _table_of(self, kept: Kept) -> Sink:
+        """The table for what later txids look up, beside the first table of the topology."""
+        sink = self._kept[kept]
+        if sink is None:
+            if self._beside is None:
+                raise TopologyError(
+                    f"{kept.owner.operation} of stream '{kept.owner.label()}' keeps rows beside "
+                    f"the first StateTable or AppendTable, and topology '{self.name}' has neither.",
+                    number="TXN-105",
+                )
+            name = re.sub(r"[^\w.-]", "-", kept.name)
+            committer = self._beside.keeping(
+                name, kept.keys, kept.time, kept.after, whole=kept.whole
+            )
+            sink = self._kept[kept] = Sink(kept, committer)
+            self._require_own_place(sink)
+        return sink
 
     def stream(
         self,
@@ -410,13 +441,24 @@ class Topology:
                 number="TXN-109",
             )
 
-    def _add_sink(self, node: Node, committer: Committer) -> Sink:
+    def _add_sink(self, node: Node, committer: Committer, declared: object) -> Sink:
         sink = Sink(node, committer)
         sink.check_pairing()
+        self._require_own_place(sink)
+        if self._beside is None and isinstance(declared, KeepsBeside):
+            self._beside = declared
+        self._sinks.append(sink)
+        return sink
+
+    def _require_own_place(self, sink: Sink) -> None:
+        """Refuse a table that another sink has, or that lies in another one's folder."""
         place = identity(sink.name)
-        other = next((o.name for o in self.sinks if identity(o.name) == place), None)
+        others = (*self._sinks, *filter(None, self._kept.values()))
+        others = (*others, *([self._bad_rows] if self._bad_rows else []))
+        others = tuple(other for other in others if other is not sink)
+        other = next((o.name for o in others if identity(o.name) == place), None)
         if other is None:
-            self._refuse_nested(sink)
+            self._refuse_nested(sink, others)
         else:
             spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
             raise TopologyError(
@@ -424,12 +466,10 @@ class Topology:
                 "A table holds one publication per txid: give each committer a table of its own.",
                 number="TXN-110",
             )
-        self._sinks.append(sink)
-        return sink
 
-    def _refuse_nested(self, sink: Sink) -> None:
+    def _refuse_nested(self, sink: Sink, others: Sequence[Sink]) -> None:
         """Refuse a table in another one's folder: a VACUUM of that one would delete its files."""
-        folders = [one for one in (sink, *self.sinks) if one.committer.lies_in_folder]
+        folders = [one for one in (sink, *others) if one.committer.lies_in_folder]
         if sink not in folders:
             return
         for other in folders[1:]:
@@ -555,6 +595,37 @@ class Stream:
             self._topology._add_rule(each)
         return Stream(self._topology, rule)
 
+    def drop_duplicates(self, keys: str | Sequence[str], within: Duration | None = None) -> Stream:
+        """Drop the rows whose keys a row before has, in this txid or in any before it.
+
+        The first one goes on: of an earlier txid, or of one txid that with the smallest event
+        time. A replay with other rows lets go of the keys of those before. Dropped rows are counted
+        in every table's log as the rule "duplicate KEYS" (see `expect`).
+
+        The keys are in a table of the topology's own, beside its first table, named after stream
+        and keys. Processing of a txid goes on beside the commits of those before; it begins when
+        these are staged.
+
+        Source: Structured Streaming's `dropDuplicates`, `dropDuplicatesWithinWatermark`.
+
+        Args:
+            keys: the columns that identify an event; NULL is a value like any other.
+            within: how long a key is known, as "7 days" or a `timedelta`: until the watermark is
+                that much after the event time of its first row. None: for ever, in a table that
+                grows with them.
+
+        Raises:
+            TopologyError: no column, no duration, `within` without a watermark before, or a
+                spout whose replays lose rows.
+        """
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        _check_unique(names, self._node)
+        repeats = Repeats.of(self._node, names, within)
+        rule = NoRepeat.of(repeats)
+        self._topology._add_rule(rule)
+        self._topology._keep(repeats.kept(rule))
+        return Stream(self._topology, rule)
+
     def group_by(self, *keys: str) -> GroupedStream:
         """Group by columns; later aggregates are per group (Trident: `groupBy`).
 
@@ -574,10 +645,20 @@ class Stream:
         """Aggregate each batch to one row (Trident: global `aggregate`), also an empty batch."""
         return GroupedStream(self._topology, self._node, ()).aggregate(**aggregates)
 
-    def persistent_aggregate(self, state: State, **aggregates: Aggregate) -> TxnState:
-        """Keep one running row over all batches (Trident: global `persistentAggregate`)."""
+    def persistent_aggregate(
+        self,
+        state: State,
+        *,
+        expire_after: Duration | Aggregate | None = None,
+        by: str | Aggregate | None = None,
+        **aggregates: Aggregate,
+    ) -> TxnState:
+        """Keep one running row over all batches (Trident: global `persistentAggregate`).
+
+        One row cannot end: `expire_after` and `by` are refused, unless they are aggregates.
+        """
         return GroupedStream(self._topology, self._node, ()).persistent_aggregate(
-            state, **aggregates
+            state, expire_after=expire_after, by=by, **aggregates
         )
 
     def partition_persist(self, table: Committer) -> None:
@@ -592,7 +673,7 @@ class Stream:
                 f"{type(table).__name__}. Running totals go to persistent_aggregate(StateTable).",
                 number="TXN-109",
             )
-        self._topology._add_sink(self._node, table)
+        self._topology._add_sink(self._node, table, table)
 
     def merge(self, *others: Stream) -> Stream:
         """The rows of this and other streams of the topology, within the batch.
@@ -604,15 +685,35 @@ class Stream:
             self._check_same_topology(other)
         return Stream(self._topology, Merge((self._node, *(other._node for other in others))))
 
-    def join(self, other: Stream, on: str | Sequence[str], how: str = "inner") -> Stream:
-        """Join with another stream of the topology, within the batch.
+    def join(
+        self,
+        other: Stream,
+        on: str | Sequence[str],
+        how: str = "inner",
+        *,
+        within: Duration | None = None,
+    ) -> Stream:
+        """Join with another stream of the topology: within the batch, or in event time.
+
+        With `within`, rows match whose event times are at most that far apart, whatever txids they
+        come in; each match comes in the txid that brings its later row. Rows without a match, of
+        kinds that show them, come when no match can come any more: in the txid whose watermark is
+        `within` after their event time. Both sides are kept as long, in tables of the topology's
+        own beside its first table.
+
+        Source: Trident's `join`; with `within` Structured Streaming's stream-stream joins and
+        Flink's interval joins.
 
         Args:
             on: column or columns of both streams; they appear once in the result.
             how: Spark's join types, for example "inner", "left", "full".
+            within: as "1 hour" or a `timedelta`; both streams need a watermark, over columns of
+                different names, and for "left", "right", "full" and "left_anti" one that lets no
+                late row pass. None: only rows of one batch match.
 
         Raises:
-            TopologyError: a stream of another topology, or no column to join on.
+            TopologyError: a stream of another topology, no column to join on, or one of the above
+                is missing.
         """
         self._check_same_topology(other)
         columns = (on,) if isinstance(on, str) else tuple(on)
@@ -621,7 +722,46 @@ class Stream:
                 f"join() of stream '{self._node.label()}' names no column.", number="TXN-109"
             )
         check_join(how, self._node.label())
-        return Stream(self._topology, Join(self._node, other._node, columns, how))
+        joined = Join(self._node, other._node, columns, how)
+        return (
+            Stream(self._topology, joined)
+            if within is None
+            else self._join_in_time(
+                JoinInTime.of(self._node, other._node, columns, joined.kind, within)
+            )
+        )
+
+    def join_as_of(self, other: Stream, on: str | Sequence[str], *, within: Duration) -> Stream:
+        """Add to every row the newest one of another stream at or before its event time.
+
+        A row comes when its event time is over, in the txid whose watermark reaches it: until then
+        a newer one may come, also late. It has NULLs if there is none within `within`. Of several
+        with the newest time it gets the one with the largest values, column by column.
+
+        Source: Flink's temporal joins, pandas' `merge_asof`.
+
+        Args:
+            other: a stream with other names for all columns but those to join on.
+            on: column or columns of both streams; they appear once in the result.
+            within: how old the other row may be, as "1 hour" or a `timedelta`; both streams need a
+                watermark that lets no late row pass, over columns of different names.
+
+        Raises:
+            TopologyError: a stream of another topology, no column to join on, or one of the above
+                is missing.
+        """
+        self._check_same_topology(other)
+        columns = (on,) if isinstance(on, str) else tuple(on)
+        if not columns:
+            raise TopologyError(
+                f"join_as_of() of stream '{self._node.label()}' names no column.", number="TXN-109"
+            )
+        return self._join_in_time(JoinInTime.of(self._node, other._node, columns, "newest", within))
+
+    def _join_in_time(self, node: JoinInTime) -> Stream:
+        for kept in node.kept():
+            self._topology._keep(kept)
+        return Stream(self._topology, node)
 
     def lookup(
         self,
@@ -743,15 +883,40 @@ class GroupedStream:
         self._check_aggregates(aggregates)
         return Stream(self._topology, Aggregation(self._node, self._keys, dict(aggregates)))
 
-    def persistent_aggregate(self, state: State, **aggregates: Aggregate) -> TxnState:
+    def persistent_aggregate(
+        self,
+        state: State,
+        *,
+        expire_after: Duration | Aggregate | None = None,
+        by: str | Aggregate | None = None,
+        **aggregates: Aggregate,
+    ) -> TxnState:
         """Keep running aggregates per group in `state`, exactly once.
 
-        Source: Trident's `GroupedStream.persistentAggregate`.
+        With `expire_after` keys end: as of a txid, a key has ended if its time plus `expire_after`
+        is not after the txid's watermark. No reader shows it any more, and its rows leave the
+        table when files are rewritten anyway. A row that comes for it later begins it anew.
+
+        Source: Trident's `GroupedStream.persistentAggregate`; Flink's time-to-live of state, which
+        follows the wall clock.
+
+        Args:
+            state: where they are kept.
+            expire_after: how long a key stays, as "30 days" or a `timedelta`, if each stream behind
+                the state has a watermark; None: for ever. An Aggregate is a value of that name.
+            by: the time of a key: "last event": the newest event time of its rows; "window end":
+                the end of its only window; or a key that is a timestamp or a window. An Aggregate
+                is a value of that name.
+            aggregates: value column -> aggregate.
 
         Raises:
             TopologyError: no aggregate, a name that is also a key or reserved, a weak pairing of
-                spout and state, or a table that is used twice.
+                spout and state, a table that is used twice, or keys that cannot end that way.
         """
+        ends: dict[str, Any] = {"expire_after": expire_after, "by": by}
+        values = {name: one for name, one in ends.items() if isinstance(one, Aggregate)}
+        aggregates = {**values, **aggregates}
+        rule = {name: one for name, one in ends.items() if name not in values and one is not None}
         if not isinstance(state, State):
             raise TopologyError(
                 f"persistent_aggregate() of stream '{self._node.label()}' needs a StateTable, "
@@ -759,8 +924,21 @@ class GroupedStream:
                 number="TXN-109",
             )
         self._check_aggregates(aggregates)
-        sink = self._topology._add_sink(self._node, state.bind(self._keys, dict(aggregates)))
+        expiry = self._expiry(state, rule) if rule else {}
+        committer = state.bind(self._keys, dict(aggregates), **expiry)
+        sink = self._topology._add_sink(self._node, committer, state)
         return TxnState(self._topology, state, sink, self._keys, dict(aggregates))
+
+    def _expiry(self, state: State, rule: Mapping[str, object]) -> dict[str, Any]:
+        """Return the argument of `State.bind` that lets keys end."""
+        if "expiry" not in inspect.signature(state.bind).parameters:
+            raise TopologyError(
+                f"persistent_aggregate() of stream '{self._node.label()}': keys of a "
+                f"{type(state).__name__} cannot end. Use a StateTable, or leave expire_after out.",
+                number="TXN-123",
+            )
+        after, by = rule.get("expire_after"), rule.get("by")
+        return {"expiry": expiry_of(self._node, self._keys, after, by)}
 
     def _check_aggregates(self, aggregates: dict[str, Aggregate]) -> None:
         if not aggregates:

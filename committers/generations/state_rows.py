@@ -15,7 +15,6 @@ from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.merging import merged_by_key
 from committers.state.partials import mergeable, overrides
 from committers.state.properties import shape_of
-from committers.state.removal import marks_of, without_removed
 from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
@@ -36,6 +35,7 @@ def generation_rows(
     layout: StateShape,
     spec: TableSpec,
     table: str,
+    watermark: int | None,
 ) -> tuple[DataFrame, bool]:
     """Compute all columns of the new shape, one row per key, with the txid that last wrote it.
 
@@ -46,6 +46,7 @@ def generation_rows(
         properties: the table's properties, which describe the rows.
         layout: the new description.
         spec: the new shape.
+        watermark: that of the newest txid; keys that have ended at it are left out.
 
     Returns:
         The rows; True if Spark has sent them to partitions by the very keys that they have.
@@ -53,13 +54,13 @@ def generation_rows(
     Raises:
         TableRefusedError: an aggregate does not allow it, or a value does not fit its new type.
     """
-    former = _former_layout(properties, layout, spec, table)
+    former = _former_layout(properties, layout, spec, table).at(watermark)
     merges = len(layout.keys) < len(former.keys)
     _require_partials(former, layout, merges=merges, table=table)
     rows = _living(stored, former)
     types = types_of(spec)
-    were = {name: spec.former_name(name, former.values) for name in layout.values}
-    values = {name: layout.aggregates[name] for name, old in were.items() if old in former.values}
+    were = {name: spec.former_name(name, former.stored) for name in layout.stored}
+    values = {name: layout.stored[name] for name, old in were.items() if old in former.stored}
     columns = {name: types[name] for name in (*layout.keys, *values)}
     if former.readers_merge and not layout.readers_merge:
         # An aggregate with its own `initial` stores a partial as another type.
@@ -108,13 +109,10 @@ def _require_partials(former: StateShape, layout: StateShape, *, merges: bool, t
 def _living(stored: DataFrame, former: StateShape) -> DataFrame:
     """One row per key: keys, values as stored or merged partials, txid."""
     if isinstance(former, LogLayout):
-        rows = stored
-        if former.keeps_removed:
-            rows = without_removed(rows, former.keys, marks_of(rows, former.keys))
-        return merged_by_key(rows, former.keys, former.aggregates, with_txid=True)
+        return former.unended(former.merged(stored, with_txid=True))
     assert isinstance(former, UpsertLayout)
-    names = (*former.keys, *former.values, TXID)
-    return former.alive(stored).select(*(sf.col(quoted(name)) for name in names))
+    names = (*former.keys, *former.stored, TXID)
+    return former.unended(former.alive(stored)).select(*(sf.col(quoted(name)) for name in names))
 
 
 def _complete(

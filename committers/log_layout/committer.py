@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from committers.append_table import AppendingCommitter
 from committers.log_layout.compacted_rows import CompactedRows
-from committers.log_layout.compaction import Compaction, Pace
-from committers.log_layout.compactor import Compactor
+from committers.log_layout.compacting import CompactingCommitter
+from committers.log_layout.compaction import Pace, with_files_between
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
 from committers.staging.area import random_id
 from committers.state.changes import from_partials
+from committers.state.keys import keys_reader
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LogCommitter"]
 
 
-class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
+class LogCommitter(StateCommitter[LogLayout], CompactingCommitter):
     """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
@@ -70,7 +70,6 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         super()._begin()
         self._reader = LogReader(self._layout, self._storage, self._log, self._stored_schema)
         self._compacted = CompactedRows(self._layout, self._storage, lambda: self._spark)
-        self._compactor = Compactor(self._storage, self._compact_files, self._pace, self._new_id)
         self._marks = RemovalMarks(
             self._layout, self._reader, self._log, self._area, self._table_schema
         )
@@ -82,10 +81,6 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     ) -> tuple[StagedFile, ...]:
         # In a compaction's folder: readers then know that each key is there once.
         return self._compactor.write(lambda: rows, (), self._area, self._log.version).adds
-
-    def _leave(self, adds: Sequence[StagedFile]) -> None:
-        super()._leave(adds)
-        self._compactor.publishing(adds)
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -101,12 +96,31 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
         first = None if applies_again else publication.first_txid
         reading = self._reading()
-        rows, paths = self._reader.touched(prepared.staged, first, self._spark, reading)
+        staged, watermark = prepared.staged, publication.watermark
+        rows, paths = self._reader.touched(staged, first, self._spark, reading, watermark)
         removed = None
         if self._layout.keeps_removed:
             removed, marked = self._marks.removed(prepared, publication, reading)
             paths = [*paths, *marked]
-        return self._stored_rows(from_partials(self._layout, rows, removed), paths)
+        layout = self._layout.at(watermark)
+        return self._stored_rows(from_partials(layout, rows, removed), paths)
+
+    def _staged_rows(self, staged: Staged) -> DataFrame:
+        return self._reader.rows([file.path for file in staged.files], None, self._spark)
+
+    def rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
+        """The partials of all txids up to `txid`, and those that were staged and not published."""
+        return self._up_to_date(lambda: self._rows_as_of(txid, staged))
+
+    def _rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
+        session = self._reading()
+        rows, paths = self._reader.before(txid + 1, session)
+        own = [file.path for one in staged for file in one.files]
+        if own:
+            rows = rows.unionByName(self._reader.rows(own, None, session))
+        size = self._log.size + sum(file.size for one in staged for file in one.files)
+        of_keys = keys_reader(lambda: rows, self._layout.keys, size, lambda found: found)
+        return self._stored_rows(rows, [*paths, *own], of_keys)
 
     # --- removal -----------------------------------------------------------------------------
 
@@ -119,41 +133,20 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     # --- compaction --------------------------------------------------------------------------
 
-    def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Compact files of committed txids, if there are many or the table is quiet.
+    def _to_compact(
+        self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile]
+    ) -> tuple[ActiveFile, ...]:
+        return with_files_between(files, active) if self._layout.ends_by_event else files
 
-        Returns the function that publishes the result.
-
-        Raises:
-            Exception: the Spark job failed; its files are deleted.
-        """
-        self._compactor.clean_up()
-        if self._log.version < 0 or self._staged_schema is None:
-            return None
-        active = self._log.files_now()
-        files = self._compactor.choose(active, committed, self._log.version)
-        if not files:
-            return None
-        compaction = self._compact(files, active, committed)
-        return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
-
-    def _compact(
+    def _compacted_rows(
         self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile], committed: int
-    ) -> Compaction:
-        schema = self._table_schema()
-        return self._compactor.write(
-            lambda: self._compacted.rows(files, active, committed, schema),
-            files,
-            self._area,
-            self._log.version,
-        )
-
-    def _sweep(self, folders: Sequence[str]) -> None:
-        self._compactor.sweep(folders, self._log)
-        super()._sweep(folders)
+    ) -> DataFrame:
+        # Of keys that may begin anew, a later partial decides by the bound of its own txid.
+        newest = max(file.txid_max or 0 for file in files)
+        watermark = self._watermark_as_of(newest if self._layout.ends_by_event else committed)
+        return self._compacted.rows(files, active, committed, self._table_schema(), watermark)
 
     def close(self) -> None:
         """Delete unpublished compactions; forget the Spark sessions."""
         super().close()
         self._compacted.close()
-        self._compactor.close()

@@ -27,7 +27,7 @@ from committers.publishing.files import ActiveFile
 from committers.state.stored import SMALL_SHARE, run_of
 from txn.interfaces import StagedFile
 
-__all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
+__all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact", "with_files_between"]
 
 MOST_WAITING = 4
 """The most files that wait for the pace, as a multiple of the files that fill a tier."""
@@ -130,6 +130,22 @@ def files_to_compact(
     some = (runs for tier, runs in tiers.items() if tier <= lowest)
     chosen = (file for runs in some for run in runs for file in run)
     return tuple(sorted(chosen, key=lambda file: file.path))
+
+
+def with_files_between(
+    chosen: Sequence[ActiveFile], active: Sequence[ActiveFile]
+) -> tuple[ActiveFile, ...]:
+    """Add the files with txids between those of the chosen ones, so that none is left out."""
+    by_path = {file.path: file for file in chosen}
+    size = 0
+    while len(by_path) > size:  # an OPTIMIZE may have joined txids far from each other
+        size = len(by_path)
+        first = min(file.txid_min or 0 for file in by_path.values())
+        last = max(file.txid_max or 0 for file in by_path.values())
+        by_path |= {
+            f.path: f for f in active if (f.txid_min or 0) <= last and (f.txid_max or 0) >= first
+        }
+    return tuple(by_path[path] for path in sorted(by_path))
 
 
 def _outgrown(runs: Iterable[Sequence[ActiveFile]], share: float) -> bool:

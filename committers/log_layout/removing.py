@@ -65,7 +65,9 @@ class RemovalMarks:
 
     def _rows(self, staged: Staged, publication: Publication, session: SparkSession) -> DataFrame:
         """Rows that void all earlier values of the keys that this txid removes."""
-        rows, _ = self._reader.touched(staged, publication.first_txid, session, session)
+        rows, _ = self._reader.touched(
+            staged, publication.first_txid, session, session, publication.watermark
+        )
         values = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
         columns = [
             sf.col(quoted(field.name))

@@ -185,6 +185,18 @@ class FollowedTable:
             version -= 1
         return newest, before
 
+    @exclusive
+    def watermark_as_of(self, txid: int) -> int | None:
+        """The watermark of the newest txid up to this one, as far as the log goes back."""
+        if self._last is None or self._last[1].last_txid <= txid:
+            return None if self._last is None else self._last[1].watermark
+        for commit in self._log.backwards(self._version):
+            held = commit.last_publication
+            members = reversed(held[1].txids if held else ())
+            if member := next((one for one in members if one.txid <= txid), None):
+                return member.watermark
+        return None
+
     # --- following ---------------------------------------------------------------------------
 
     @exclusive

@@ -13,14 +13,14 @@ from typing import Any
 from committers.publishing.append import stats_columns
 from committers.publishing.files import Generation
 from committers.publishing.spec import TableSpec
-from txn.changes.shape import FORMER, SINCE
+from txn.changes.shape import EXPIRY, FORMER, SINCE
 from txn.delta.definition import TableDefinition
 from txn.delta.folders import GENERATION
 from txn.delta.topology_table import CHANGED_FORMAT, stored_shape
 
 __all__ = ["reshaped"]
 
-_OWN = ("txn.remove_where", FORMER, SINCE)
+_OWN = ("txn.remove_where", EXPIRY, FORMER, SINCE)
 """Properties that a table has only if it needs them."""
 
 
@@ -52,7 +52,7 @@ def reshaped(
     configuration = {
         **kept,
         **spec.properties(),
-        "txn.format": CHANGED_FORMAT,
+        "txn.format": max(CHANGED_FORMAT, spec.properties()["txn.format"]),
         "delta.dataSkippingStatsColumns": stats_columns(spec),
         **{key: json.dumps(value) for key, value in optional.items() if value},
     }

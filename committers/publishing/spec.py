@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from committers.publishing.files import BUCKET
-from txn.changes import TableShape, former_name
+from txn.changes import EXPIRY, Expiry, TableShape, former_name
 from txn.delta.commits import FIRST_TXID
+from txn.delta.topology_table import EXPIRING_FORMAT
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
 from txn.storage.locations import normal
 
-__all__ = ["FORMAT", "LOG_WITH_REMOVAL", "TableSpec"]
+__all__ = ["EXPIRY", "FORMAT", "LOG_WITH_REMOVAL", "TableSpec"]
 
 FORMAT = "1"
 """The format of a new table. Bump when columns, properties or the hash of the buckets change their
@@ -47,6 +48,7 @@ class TableSpec:
             when the class is the user's.
         buckets: number of hash buckets of a state table, 0 for others.
         remove_where: condition on which a state table drops a key, None without one.
+        expiry: when the keys of a state table end; None: never.
         settings: (setting, value) of the session, for settings that change the result for a row.
     """
 
@@ -58,6 +60,7 @@ class TableSpec:
     values: tuple[tuple[str, ...], ...] = ()
     buckets: int = 0
     remove_where: str | None = None
+    expiry: Expiry | None = None
     settings: tuple[tuple[str, str], ...] = ()
     first_txid: int = 1
     """The first txid of a table that is created now."""
@@ -76,8 +79,9 @@ class TableSpec:
     def properties(self) -> dict[str, str]:
         """The table's description, as Delta table properties."""
         removal = {} if self.remove_where is None else {_REMOVE_WHERE: self.remove_where}
+        expiry = {} if self.expiry is None else {EXPIRY: self.expiry.as_text()}
         return {
-            "txn.format": FORMAT,
+            "txn.format": FORMAT if self.expiry is None else EXPIRING_FORMAT,
             "txn.topology": self.topology,
             "txn.kind": self.kind,
             "txn.semantics": self.semantics.value,
@@ -85,6 +89,7 @@ class TableSpec:
             "txn.values": json.dumps(self.values),
             "txn.buckets": str(self.buckets),
             **removal,
+            **expiry,
         }
 
     def first_properties(self) -> dict[str, str]:
@@ -113,6 +118,7 @@ class TableSpec:
             values={name: text for name, text, *_ in self.values},
             buckets=self.buckets,
             remove_where=self.remove_where,
+            expiry=self.expiry,
             columns=dict(self.columns),
             was=self.columns_were,
         )

@@ -17,6 +17,7 @@ from committers.state.keys import renamed, same_key, side_column, with_keys_of
 from committers.state.layouts import PREV_TXID, LogLayout, UpsertLayout
 from committers.state.merging import BEFORE
 from committers.state.removal import REMOVED, with_removal
+from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
@@ -25,11 +26,12 @@ from txn.spark.names import quoted
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = [
+    "ended",
     "files_of_held",
     "from_partials",
     "from_previous_values",
@@ -83,17 +85,41 @@ def files_of_held(
     return written, replaced
 
 
-def from_previous_values(layout: UpsertLayout, written: DataFrame, txid: int) -> DataFrame:
-    """Changes from the files that `txid` wrote into an opaque table."""
+def from_previous_values(
+    layout: UpsertLayout, written: DataFrame, txid: int, former: UpsertLayout
+) -> DataFrame:
+    """Changes from the files that `txid` wrote into an opaque table.
+
+    Args:
+        layout: as of `txid`.
+        former: as of the txid before.
+    """
     removed = sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else sf.lit(False)
+    existed = sf.col(PREV_TXID).isNotNull()
+    shown = sf.lit(True)
+    if layout.expiry is not None:
+        existed &= former.not_ended(written.schema, _previous(layout))
+        shown = existed | ~removed
+    written = layout.unended(written)
     columns = layout.change_columns(
         [sf.col(quoted(key)) for key in layout.keys],
         lambda name: layout.shown_value(name, sf.col(quoted(name))),
         ~removed,
         lambda name: layout.shown_value(name, sf.col(quoted(f"prev_{name}"))),
-        sf.col(PREV_TXID).isNotNull(),
+        existed,
     )
-    return written.where(sf.col(TXID) == txid).select(*columns)
+    return written.where((sf.col(TXID) == txid) & shown).select(*columns)
+
+
+def ended(layout: StateShape, rows: DataFrame) -> DataFrame:
+    """Changes from the stored rows of keys that end: no values, and the last ones as previous."""
+
+    def value(name: str) -> Column:
+        return layout.shown_value(name, sf.col(quoted(name)))
+
+    keys = [sf.col(quoted(key)) for key in layout.keys]
+    columns = layout.change_columns(keys, value, sf.lit(False), value, sf.lit(True))
+    return rows.select(*columns)
 
 
 def from_replaced_rows(
@@ -101,11 +127,14 @@ def from_replaced_rows(
     written: DataFrame | None,
     replaced: DataFrame | None,
     txid: int,
+    former: UpsertLayout,
     only: DataFrame | None = None,
 ) -> DataFrame:
     """Changes from the files that `txid` wrote and the files that they replaced.
 
     Args:
+        layout: as of `txid`.
+        former: as of the txid before.
         written: None when the version adds no file: every key was removed.
         replaced: None when the version replaces none: every key is new.
         only: rows with the keys to report; None: every key written by `txid`.
@@ -119,8 +148,8 @@ def from_replaced_rows(
     if not removes:
         # Spark skips files by it while reading; the condition below checks each row.
         after = after.where(sf.col(TXID) == txid)
-    names = (*layout.keys, *layout.values, TXID)
-    new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
+    names = (*layout.keys, *layout.stored, TXID)
+    new, old = _side(after, names, _AFTER), _side(former.unended(before), names, _BEFORE)
     new_column, old_column = partial(side_column, _AFTER), partial(side_column, _BEFORE)
     condition = same_key(layout.keys, new_column, old_column)
     rows = new.join(old, condition, "full" if removes else "left")
@@ -135,7 +164,8 @@ def from_replaced_rows(
         lambda name: layout.shown_value(name, old_column(name)),
         existed,
     )
-    changed = rows.where(~exists | (new_column(TXID) == txid)).select(*columns)
+    is_shown = layout.not_ended(after.schema, new_column)
+    changed = rows.where(~exists | ((new_column(TXID) == txid) & is_shown)).select(*columns)
     return changed if only is None else with_keys_of(changed, only, layout.keys)
 
 
@@ -168,6 +198,15 @@ def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
     """
     gone = layout.shown_once(rows).where(sf.expr(layout.remove_where or "false"))
     return gone.select(*(sf.col(quoted(key)) for key in layout.keys))
+
+
+def _previous(layout: UpsertLayout) -> Callable[[str], Column]:
+    """Name -> the column with the previous value: that of a key is the key."""
+
+    def column(name: str) -> Column:
+        return sf.col(quoted(name if name in layout.keys else f"prev_{name}"))
+
+    return column
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:

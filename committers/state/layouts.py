@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
 from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.state.expiring import BOUND, NEWEST, since_begun
 from committers.state.keys import bucket_of, joined_by_key, with_keys_of
 from committers.state.merging import merged_by_key
 from committers.state.partials import ROWS, overrides
 from committers.state.removal import REMOVED, marks_of, without_removed
 from committers.state.shape import StateShape, types_with
 from txn.delta.commits import TXID
+from txn.interfaces import WATERMARK
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
@@ -35,7 +37,7 @@ PREV_TXID = "prev_txid"
 """The txid of the previous value; NULL if the row did not exist before `txid`."""
 ROW = "txn_row"
 """A temporary column for the removal of keys."""
-RESERVED = (REMOVED, ROWS, ROW)
+RESERVED = (REMOVED, ROWS, ROW, NEWEST, BOUND, WATERMARK)
 """Names that keys and values may not have, besides those of the table's own columns."""
 
 
@@ -61,7 +63,7 @@ class UpsertLayout(StateShape):
     @property
     def bookkeeping(self) -> tuple[str, ...]:
         """The table's own columns, in their order, the bucket last."""
-        previous = (*(f"prev_{value}" for value in self.values), PREV_TXID)
+        previous = (*(f"prev_{value}" for value in self.stored), PREV_TXID)
         removed = (REMOVED,) if self.keeps_removed else ()
         return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
 
@@ -69,14 +71,14 @@ class UpsertLayout(StateShape):
         """Columns of the table, given those of the partials. Runs no job."""
         differ = {
             name: aggregate.initial(sf.col(quoted(name)))
-            for name, aggregate in self.aggregates.items()
+            for name, aggregate in self.stored.items()
             if overrides(aggregate, "initial")
         }
         types = types_with(spark, partials, differ)
         own: dict[str, DataType] = {TXID: st.LongType(), PREV_TXID: st.LongType()}
         own |= {REMOVED: st.BooleanType(), BUCKET: st.IntegerType()}
-        own |= {f"prev_{name}": types[name] for name in self.values}
-        fields = [st.StructField(name, types[name]) for name in (*self.keys, *self.values)]
+        own |= {f"prev_{name}": types[name] for name in self.stored}
+        fields = [st.StructField(name, types[name]) for name in (*self.keys, *self.stored)]
         fields += [st.StructField(name, own[name]) for name in self.bookkeeping]
         return st.StructType(fields)
 
@@ -86,7 +88,11 @@ class UpsertLayout(StateShape):
 
     def shown(self, rows: DataFrame) -> DataFrame:
         """Keys and values of the table's rows, as readers see them, without removed keys."""
-        return self.shown_once(self.alive(rows))
+        return self._select(self.living(rows), self.shown_value)
+
+    def living(self, rows: DataFrame) -> DataFrame:
+        """One row for each key that readers see: keys and values as stored."""
+        return self.unended(self.alive(rows))
 
     def with_bucket(self, groups: DataFrame) -> DataFrame:
         """Add the hash bucket to the partials of a batch, one row per group."""
@@ -107,14 +113,14 @@ class UpsertLayout(StateShape):
         """
         dead = sf.col(TXID) >= first_txid
         columns = [sf.col(quoted(key)) for key in self.keys]
-        for name in (*self.values, TXID):
+        for name in (*self.stored, TXID):
             previous = sf.col(quoted(f"prev_{name}"))
             columns.append(sf.when(dead, previous).otherwise(sf.col(quoted(name))).alias(name))
         # NULL is right for reverted rows: a row is reverted only while its txid is not committed,
         # and to a txid that is.
         columns += [
             sf.when(~dead, sf.col(quoted(f"prev_{name}"))).alias(f"prev_{name}")
-            for name in (*self.values, TXID)
+            for name in (*self.stored, TXID)
         ]
         existed = sf.col(PREV_TXID).isNotNull()
         stays = ~dead | existed
@@ -154,9 +160,26 @@ class LogLayout(StateShape):
 
     def shown(self, rows: DataFrame) -> DataFrame:
         """Keys and values of the table's rows, as readers see them, without removed keys."""
+        return self._select(self.living(rows), self.shown_value)
+
+    def living(self, rows: DataFrame) -> DataFrame:
+        """One row for each key that readers see: keys and merged partials."""
+        return self.unended(self.merged(rows))
+
+    def merged(self, rows: DataFrame, *, with_txid: bool = False) -> DataFrame:
+        """One row per key: keys and merged partials of the rows that count."""
         if self.keeps_removed:
             rows = without_removed(rows, self.keys, marks_of(rows, self.keys))
-        return self.shown_once(merged_by_key(rows, self.keys, self.aggregates))
+        counted = self.counted(rows)
+        return merged_by_key(counted, self.keys, self.stored, with_txid=with_txid)
+
+    def counted(self, rows: DataFrame) -> DataFrame:
+        """The partials that count, of all partials of some keys.
+
+        A key whose time is its last event ends as a whole: only its merged partials show whether
+        it has.
+        """
+        return since_begun(rows, self.keys) if self.ends_by_event else self.unended(rows)
 
     @property
     def splits(self) -> bool:

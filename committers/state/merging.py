@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.expressions import passing
@@ -14,13 +14,12 @@ from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["BEFORE", "merged_by_key", "touched"]
 
 BEFORE = passing("before")
 """In `touched`: the partials before, a struct by value; NULL if the key did not exist."""
-_FRESH = passing("fresh")
 
 
 def merged_by_key(
@@ -50,6 +49,8 @@ def touched(
     before: DataFrame,
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
+    merged: Callable[[DataFrame], DataFrame],
+    continues: Column | None = None,
 ) -> DataFrame:
     """One row per key of `staged`: keys, merged partials, and those before (`BEFORE`).
 
@@ -59,16 +60,24 @@ def touched(
     Args:
         staged: the partials of one txid, with the txid.
         before: the table's living rows before it.
+        merged: merges rows of some keys into one row each, with the txid.
+        continues: of a key before the txid: it goes on, and does not begin anew; None: all do.
     """
-    names = (*keys, *aggregates, TXID)
-    columns = [sf.col(quoted(name)) for name in names]
-    old = merged_by_key(with_keys_of(before, staged, keys), keys, aggregates, with_txid=True)
+    values, txid = [sf.col(quoted(name)) for name in aggregates], sf.col(TXID)
+    key_columns = [sf.col(quoted(key)) for key in keys]
+    old = merged(with_keys_of(before, staged, keys))
+    before_now = sf.struct(*values)
+    lasting = values
+    if continues is not None:
+        lasting = [
+            sf.when(continues, value).alias(name)
+            for name, value in zip(aggregates, values, strict=True)
+        ]
     # `staged` first: the result takes its session.
-    both = staged.select(*columns, sf.lit(True).alias(_FRESH)).unionAll(
-        old.select(*columns, sf.lit(False).alias(_FRESH))
-    )
-    values = sf.struct(*(sf.col(quoted(name)) for name in aggregates))
-    previous = sf.first(sf.when(~sf.col(quoted(_FRESH)), values), ignorenulls=True).alias(BEFORE)
+    both = staged.select(
+        *key_columns, *values, txid, sf.when(sf.lit(False), before_now).alias(BEFORE)
+    ).unionAll(old.select(*key_columns, *lasting, txid, before_now.alias(BEFORE)))
+    previous = sf.first(quoted(BEFORE), ignorenulls=True).alias(BEFORE)
     kinds = {field.name: field.dataType for field in both.schema}
     grouped = both.groupBy(*(sf.col(quoted(key)) for key in keys))
     return grouped.agg(*merges(aggregates, kinds), previous).drop(TXID)

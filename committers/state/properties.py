@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity
 from committers.aggregates.base import named_for
-from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.publishing.spec import EXPIRY, LOG_WITH_REMOVAL
 from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.partials import overrides
 from committers.state.shape import StateShape
 from txn.delta.topology_table import refuse_newer
 from txn.errors import TableRefusedError
-from txn.interfaces import Aggregate, Semantics
+from txn.interfaces import Aggregate, Expiry, Semantics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -85,7 +85,7 @@ def shape_of(
             number="TXN-311",
         )
     passed = dict(aggregates or {})
-    keys, described, buckets = _parse(properties, table)
+    keys, described, buckets, expiry = _parse(properties, table)
     values = {
         name: _aggregate(table, name, about, passed.pop(name, None), layout.readers_merge)
         for name, *about in described
@@ -103,29 +103,32 @@ def shape_of(
     keeps_previous = (
         layout is UpsertLayout and properties.get("txn.semantics") == Semantics.OPAQUE.value
     )
-    return layout(keys, named_for(table, values), remove_where, buckets, keeps_previous)
+    named = named_for(table, values)
+    return layout(keys, named, remove_where, buckets, keeps_previous, expiry)
 
 
 def _parse(
     properties: Mapping[str, str | None], table: str
-) -> tuple[tuple[str, ...], list[list[str]], int]:
-    """(keys, entries of the values, buckets) from the table's properties."""
+) -> tuple[tuple[str, ...], list[list[str]], int, Expiry | None]:
+    """(keys, entries of the values, buckets, when keys end) from the table's properties."""
     try:
         keys = json.loads(properties.get("txn.keys") or "[]")
         values = json.loads(properties.get("txn.values") or "[]")
         buckets = int(properties.get("txn.buckets") or 1)
+        text = properties.get(EXPIRY)
+        expiry = None if text is None else Expiry.of_text(text)
         texts = [*keys, *(text for value in values for text in value)]
         if not isinstance(keys, list) or not all(isinstance(text, str) for text in texts):
             raise ValueError("no lists of names")
         if any(not isinstance(v, list) or len(v) < 2 for v in values) or not 0 <= buckets < 10**6:
             raise ValueError("no description")
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise TableRefusedError(
             f"State table {table} does not describe itself as a topology does: its properties "
-            "txn.keys, txn.values or txn.buckets were changed. Restore them.",
+            "txn.keys, txn.values, txn.buckets or txn.expiry were changed. Restore them.",
             number="TXN-311",
         ) from error
-    return tuple(keys), values, buckets
+    return tuple(keys), values, buckets, expiry
 
 
 def _aggregate(

@@ -11,7 +11,7 @@ from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.state.keys import keys_reader
 from committers.state.layouts import LogLayout, UpsertLayout
-from committers.state.merging import touched
+from committers.state.merging import merged_by_key, touched
 from committers.state.removal import marks_of, without_removed
 from committers.state.shape import StateShape
 from committers.table_rows import strict_reader
@@ -58,6 +58,27 @@ class StateReader(ABC, Generic[L]):
             exact: as of `txid` itself; False: an older committed txid will do.
         """
 
+    @abstractmethod
+    def living_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(one stored row per key that readers see as of `txid`, the files read)."""
+
+    def ending(
+        self, txid: int, watermark: int | None, session: SparkSession
+    ) -> tuple[DataFrame, list[str]]:
+        """(the stored rows, as of the txid before, of the keys that end in a txid; files read).
+
+        Args:
+            watermark: that of `txid`.
+        """
+        rows, paths = self.living_as_of(txid - 1, session)
+        return rows.where(~self._layout.at(watermark).not_ended(rows.schema)), paths
+
+    def _layout_as_of(self, txid: int) -> L:
+        """The layout, for readers as of a txid."""
+        if self._layout.expiry is None:
+            return self._layout
+        return self._layout.at(self._log.watermark_as_of(txid))
+
     def _read(self, paths: Sequence[str], session: SparkSession) -> DataFrame:
         """The rows of these files."""
         if not paths:
@@ -89,12 +110,23 @@ class UpsertReader(StateReader[UpsertLayout]):
             TableRefusedError: the commit files needed were cleaned out of the log, or a file of
                 that state was deleted.
         """
+        rows, paths, layout = self._as_of(txid, session, exact=exact)
+        return self._shown(rows, paths, layout.shown_once)
+
+    def living_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(one stored row per key that readers see as of `txid`, the files read)."""
+        rows, paths, layout = self._as_of(txid, session, exact=True)
+        return layout.unended(rows), paths
+
+    def _as_of(
+        self, txid: int, session: SparkSession, *, exact: bool
+    ) -> tuple[DataFrame, list[str], UpsertLayout]:
         if self._layout.keeps_previous:
             files = self._log.files_now()
             reverts = any(file.may_hold(txid + 1) for file in files)
             paths = [file.path for file in files]
             rows = self._rows(paths, txid + 1 if reverts else None, session)
-            return self._shown(rows, paths, self._layout.shown_once)
+            return rows, paths, self._layout_as_of(txid)
         newest, former = self._log.files_before(txid + 1)
         if exact and newest < txid <= self._newest_txid():
             raise StateError(
@@ -107,7 +139,7 @@ class UpsertReader(StateReader[UpsertLayout]):
             )
         paths = sorted(former)
         self._require_former(txid, former - {file.path for file in self._log.files_now()})
-        return self._shown(self._rows(paths, None, session), paths, self._layout.shown_once)
+        return self._rows(paths, None, session), paths, self._layout_as_of(newest)
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
         """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
@@ -148,7 +180,13 @@ class LogReader(StateReader[LogLayout]):
     ) -> tuple[DataFrame, list[str], KeysReader | None]:
         """(keys and values as of `txid`, the files read, a reader of some keys)."""
         rows, paths = self.before(txid + 1, session)
-        return self._shown(rows, paths, self._layout.shown)
+        return self._shown(rows, paths, self._layout_as_of(txid).shown)
+
+    def living_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(one stored row per key that readers see as of `txid`, the files read)."""
+        rows, paths = self.before(txid + 1, session)
+        layout = self._layout_as_of(txid)
+        return layout.living(rows), paths
 
     def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """(the table's rows of txids before this one, all if None; the files read)."""
@@ -169,7 +207,12 @@ class LogReader(StateReader[LogLayout]):
         return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
 
     def touched(
-        self, staged: Staged, txid: int | None, session: SparkSession, reading: SparkSession
+        self,
+        staged: Staged,
+        txid: int | None,
+        session: SparkSession,
+        reading: SparkSession,
+        watermark: int | None,
     ) -> tuple[DataFrame, list[str]]:
         """(the staged keys with their partials after and before, the files read).
 
@@ -177,14 +220,26 @@ class LogReader(StateReader[LogLayout]):
             txid: "before" means before this txid; None: all rows of the table.
             session: the session of the result.
             reading: the session that reads the table's own files.
+            watermark: that of the staged txid.
         """
         before, paths = self.before(txid, reading)
-        keys = self._layout.keys
-        if self._layout.keeps_removed:
+        layout, keys = self._layout, self._layout.keys
+        if txid is not None:
+            layout = self._layout_as_of(txid - 1)
+        if layout.keeps_removed:
             before = without_removed(before, keys, marks_of(before, keys))
+
+        def merged(rows: DataFrame) -> DataFrame:
+            rows = merged_by_key(layout.counted(rows), keys, layout.stored, with_txid=True)
+            return layout.unended(rows)
+
         own = [file.path for file in staged.files]
         new = self._read(own, session)
-        return touched(new, before, keys, self._layout.aggregates), [*paths, *own]
+        continues = None
+        if layout.ends_by_event:
+            continues = layout.at(watermark).not_ended(new.schema)
+        changed = touched(new, before, keys, layout.stored, merged, continues)
+        return changed, [*paths, *own]
 
 
 def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:

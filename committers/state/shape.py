@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from committers.expressions import bigint, passing
+from committers.state.expiring import BOUND, after_bound, hidden_values, require_time
 from committers.state.partials import nullable, overrides
 from txn.errors import TopologyError
-from txn.interfaces import Aggregate
+from txn.interfaces import Aggregate, Expiry
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.rows import no_rows
@@ -22,8 +24,11 @@ from txn.spark.rows import no_rows
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+    from typing_extensions import Self
 
 __all__ = ["StateShape", "types_with"]
+
+_NOW = passing("now")
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class StateShape(ABC):
             that satisfies it after the update is removed; None: keys stay.
         buckets: number of hash buckets; 0 without buckets.
         keeps_previous: True if rows carry their previous values, `prev_<value>` and `prev_txid`.
+        expiry: when keys end; None: never.
+        watermark: that of the txid as of which rows are shown; None: no key has ended.
     """
 
     keys: tuple[str, ...]
@@ -44,19 +51,31 @@ class StateShape(ABC):
     remove_where: str | None = None
     buckets: int = 0
     keeps_previous: bool = False
+    expiry: Expiry | None = None
+    watermark: int | None = None
 
     readers_merge: ClassVar[bool]
     """True if a reader needs every aggregate, because a key has several rows."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The value columns."""
+        """The value columns that readers see."""
         return tuple(self.aggregates)
+
+    @property
+    def stored(self) -> Mapping[str, Aggregate]:
+        """Value column -> aggregate, with those of the end of keys, which no reader sees."""
+        return {**self.aggregates, **hidden_values(self.expiry)}
+
+    @property
+    def ends_by_event(self) -> bool:
+        """True if a key ends by its last event, so that it may begin anew."""
+        return self.expiry is not None and self.expiry.by == "last event"
 
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The columns of a batch's rows that the partials read, each once."""
-        inputs = [name for aggregate in self.aggregates.values() for name in aggregate.columns]
+        inputs = [name for aggregate in self.stored.values() for name in aggregate.columns]
         return tuple(dict.fromkeys((*self.keys, *inputs)))
 
     # --- what a layout defines ---------------------------------------------------------------
@@ -85,14 +104,67 @@ class StateShape(ABC):
         """The value of `name` that readers see, given the stored one of a key with one row."""
 
     @abstractmethod
+    def living(self, rows: DataFrame) -> DataFrame:
+        """One row for each key that readers see: keys and values as stored."""
+
+    @abstractmethod
     def shown(self, rows: DataFrame) -> DataFrame:
         """Keys and values of the table's rows, as readers see them, without removed keys."""
 
     # --- what readers see --------------------------------------------------------------------
 
+    def at(self, watermark: int | None) -> Self:
+        """The same shape, as of a txid with this watermark."""
+        return self if self.expiry is None else replace(self, watermark=watermark)
+
+    def unended(self, rows: DataFrame) -> DataFrame:
+        """The stored rows that have not ended."""
+        return rows.where(self.not_ended(rows.schema)) if self._hides else rows
+
+    def not_ended(
+        self,
+        columns: st.StructType,
+        column: Callable[[str], Column] | None = None,
+        *,
+        as_literal: bool = True,
+    ) -> Column:
+        """The condition that a stored row has not ended.
+
+        Args:
+            columns: those of the rows.
+            column: name -> column; None: those of the rows.
+            as_literal: Spark compares a literal with the statistics of Parquet files, and compiles
+                a query anew for each one.
+        """
+        if self.expiry is None or self.watermark is None:
+            return sf.lit(True)
+        bound = self.expiry.bound(self.watermark)
+        time = sf.timestamp_micros(sf.lit(bound) if as_literal else bigint(bound))
+        return after_bound(self.expiry, self.keys, columns, time, column or _column)
+
+    def view(self, rows: DataFrame) -> DataFrame:
+        """Keys and values of rows that grow, as of the newest txid that has brought some."""
+        if BOUND not in self.stored:
+            return self.shown(rows)
+        now = rows.agg(sf.greatest(sf.max(BOUND), self._bound()).alias(_NOW))
+        living = self.at(None).living(rows).crossJoin(sf.broadcast(now))
+        assert self.expiry is not None
+        bound = sf.col(quoted(_NOW))
+        is_left = after_bound(self.expiry, self.keys, living.schema, bound, _column)
+        return self._select(living.where(bound.isNull() | is_left), self.shown_value)
+
+    def _bound(self) -> Column:
+        if self.expiry is None or self.watermark is None:
+            return sf.lit(None).cast("timestamp")
+        return sf.timestamp_micros(sf.lit(self.expiry.bound(self.watermark)))
+
+    @property
+    def _hides(self) -> bool:
+        return self.expiry is not None and self.watermark is not None
+
     def shown_once(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Keys and values as readers see them, of living rows with each key once."""
-        return self._select(rows, self.shown_value, *others)
+        return self._select(self.unended(rows), self.shown_value, *others)
 
     def shown_alone(self, partials: DataFrame) -> DataFrame:
         """Keys and values as readers see them, of a state with these partials only.
@@ -145,6 +217,18 @@ class StateShape(ABC):
                     number="TXN-113",
                 )
 
+    def require_time(self, columns: st.StructType, table: str) -> None:
+        """Refuse keys that cannot end by this rule.
+
+        Args:
+            columns: those of the table.
+
+        Raises:
+            TopologyError: naming the reason.
+        """
+        if self.expiry is not None:
+            require_time(self.expiry, self.keys, columns, table)
+
     def changes_schema(
         self, spark: SparkSession, columns: st.StructType, table: str
     ) -> st.StructType:
@@ -171,6 +255,10 @@ class StateShape(ABC):
         values = (sf.when(exists, after(name)).alias(name) for name in self.values)
         previous = (sf.when(existed, before(name)).alias(f"prev_{name}") for name in self.values)
         return [*keys, *values, *previous]
+
+
+def _column(name: str) -> Column:
+    return sf.col(quoted(name))
 
 
 def types_with(

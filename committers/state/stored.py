@@ -48,6 +48,7 @@ class StoredState:
         columns: the columns in the files; not the bucket, which is in their paths.
         properties: the table's properties.
         without_null: path -> the columns that certainly have no NULL there.
+        version: the version; None: the newest one.
     """
 
     session: SparkSession
@@ -56,11 +57,17 @@ class StoredState:
     columns: StructType
     properties: Mapping[str, str | None]
     without_null: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    version: int | None = None
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def first_txid(self) -> int:
+        """The first txid of its rows; 0 if unknown."""
+        return min((file.txid_min or 0 for file in self.files), default=0)
 
     @property
     def is_small(self) -> bool:
@@ -128,7 +135,8 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
     schema = st.StructType.fromJson(json.loads(table.schema().to_json()))
     columns = st.StructType([field for field in schema if field.name != BUCKET])
     properties = table.metadata().configuration
-    return StoredState(session, storage, files, columns, properties, columns_without_null(table))
+    no_null = columns_without_null(table)
+    return StoredState(session, storage, files, columns, properties, no_null, table.version())
 
 
 def run_of(file: ActiveFile) -> tuple[str, int] | None:

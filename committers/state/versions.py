@@ -10,12 +10,22 @@ from txn.delta.log import TableLog
 from txn.errors import TableRefusedError, TxnError
 from txn.storage.storage import Storage
 
-__all__ = ["missing_file", "newest_version", "version_of"]
+__all__ = ["missing_file", "newest_version", "version_of", "watermark_at"]
 
 
 def newest_version(storage: Storage) -> int:
     """The newest version of a table."""
     return require(storage).version()
+
+
+def watermark_at(storage: Storage, version: int) -> int | None:
+    """The watermark of the newest txid in a version; None without one.
+
+    Reads one commit file, and one more for each version of other writers behind it.
+    """
+    commits = TableLog(storage).backwards(version)
+    held = next((commit.last_publication for commit in commits if commit.last_publication), None)
+    return None if held is None else held[1].watermark
 
 
 def missing_file(storage: Storage, version: int) -> str | None:

@@ -97,7 +97,15 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             near = None
         on_disk = self._storage.is_local or near is not None
         with self._readable(old) as url_of:
-            rows = self._rewrite.rows(old, staged.files, publication, reverts, url_of, on_disk)
+            rows = self._rewrite.rows(
+                old,
+                staged.files,
+                publication,
+                reverts,
+                url_of,
+                on_disk,
+                self._watermark_as_of(first - 1),
+            )
             adds = self._area.write(rows, staged.attempt, partition_by=BUCKET, first=near)
         self._sent = frozenset[str]() if near is None else frozenset(file.path for file in adds)
         return Prepared(staged, adds, old, version)
@@ -176,15 +184,23 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         staged = [file.path for file in prepared.staged.files]
         paths = (*written, *replaced)
         after = self._rows_of(written, schema)
-        if self._layout.keeps_previous and after is not None:
-            return self._stored_rows(from_previous_values(self._layout, after, txid), paths)
+        layout = self._layout.at(publication.watermark)
+        former = self._layout.at(self._watermark_as_of(publication.first_txid - 1))
+        if layout.keeps_previous and after is not None:
+            return self._stored_rows(from_previous_values(layout, after, txid, former), paths)
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing reverts them.
             only = self._rows_of(staged, self._known_staged_schema(), self._area.scratch)
         before = self._rows_of(replaced, schema)
-        changed = from_replaced_rows(self._layout, after, before, txid, only)
+        changed = from_replaced_rows(layout, after, before, txid, former, only)
         return self._stored_rows(changed, paths)
+
+    def _staged_rows(self, staged: Staged) -> DataFrame:
+        paths = [file.path for file in staged.files]
+        rows = self._rows_of(paths, self._known_staged_schema(), self._area.scratch)
+        assert rows is not None
+        return rows
 
     def _rows_of(
         self, paths: Sequence[str], schema: StructType, storage: Storage | None = None

@@ -17,6 +17,7 @@ from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
+from committers.state.expiring import BOUND, NEWEST
 from committers.state.keys import bucket_of, renamed, same_key, side_column
 from committers.state.layouts import PREV_TXID, ROW, UpsertLayout
 from committers.state.partials import merges, nullable
@@ -54,7 +55,7 @@ class UpsertJoin:
         self._partial_types = {field.name: nullable(field.dataType) for field in partials}
         old_names = [n for n in table.fieldNames() if n not in (REMOVED, BUCKET)]
         new_types = {**self._partial_types, TXID: self._types[TXID]}
-        new_names = (*layout.keys, *layout.values, TXID)
+        new_names = (*layout.keys, *layout.stored, TXID)
         # Built once, as all expressions here.
         self._keys = [sf.col(quoted(key)) for key in layout.keys]
         self._renamed_stored = renamed(_STORED, old_names)
@@ -105,7 +106,7 @@ class UpsertJoin:
 
     @cached_property
     def _merges(self) -> list[Column]:
-        return merges(self._layout.aggregates, self._partial_types)
+        return merges(self._layout.stored, self._partial_types)
 
     @cached_property
     def _columns(self) -> list[Column]:
@@ -118,18 +119,21 @@ class UpsertJoin:
         keys = [
             sf.when(existed, _old(key)).otherwise(_fresh(key)).alias(key) for key in layout.keys
         ]
+        begins = ~existed
+        if layout.ends_by_event:
+            begins |= sf.coalesce(_old(NEWEST) <= _fresh(BOUND), sf.lit(False))
         values = [
             sf.when(~updated, _old(name))
-            .when(~existed, agg.initial(_fresh(name)).cast(types[name]))
+            .when(begins, agg.initial(_fresh(name)).cast(types[name]))
             .otherwise(combined(agg, _old(name), _fresh(name), types[name]))
             .alias(name)
-            for name, agg in layout.aggregates.items()
+            for name, agg in layout.stored.items()
         ]
         marks = [sf.coalesce(_fresh(TXID), _old(TXID)).alias(TXID)]
         if layout.keeps_previous:
             marks += [
                 sf.when(updated, _old(name)).otherwise(_old(f"prev_{name}")).alias(f"prev_{name}")
-                for name in (*layout.values, TXID)
+                for name in (*layout.stored, TXID)
             ]
         if layout.remove_where is not None:
             marks.append(updated.alias(REMOVED))  # until `_remove`: a candidate for removal
@@ -155,7 +159,7 @@ class UpsertJoin:
         removed = sf.col(REMOVED)
         if not layout.keeps_removed:
             return marked.where(~removed).drop(REMOVED)
-        emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in layout.values}
+        emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in layout.stored}
         return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
 
 

@@ -86,6 +86,7 @@ class BucketRewrite:
         reverts: bool,
         url_of: Callable[[str], str] | None,
         on_disk: bool,
+        watermark: int | None,
     ) -> DataFrame:
         """The rows that replace those of `old`; every row of either side once.
 
@@ -97,7 +98,9 @@ class BucketRewrite:
                 storage over a network, where each check of a file takes a request.
             on_disk: True if this machine's disk has the files, old and new. In an object store
                 each file takes time, however small, so tasks share files rather than bytes.
+            watermark: that of the committed txid; keys that have ended at it are left out.
         """
+        layout = self._layout.at(watermark)
         shares, hashed = shared_out(
             [(file.bucket, file.size) for file in old],
             [(bucket_of_file(file), file.size) for file in new],
@@ -113,6 +116,8 @@ class BucketRewrite:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
                 stored = self._layout.alive(stored)
+            if stored is not None and layout.expiry is not None:
+                stored = stored.where(layout.not_ended(stored.schema, as_literal=False))
             partials = [file for file in new if bucket_of_file(file) in share]
             staged = self._read(
                 partials, staged_at, self._scratch, self._staged_columns, self._scratch_storage

@@ -49,6 +49,15 @@ PROVEN_BY = {
     "`remove_where` begins (`log`) or ends": (
         "committers/test_changing_shape.py::test_removal_begins_and_ends",
     ),
+    "keys begin to end (`expire_after`)": (
+        "committers/test_state_table_expiry.py::test_the_rule_begins_changes_and_ends",
+    ),
+    "keys end earlier, by the same time": (
+        "committers/test_state_table_expiry.py::test_the_rule_begins_changes_and_ends",
+    ),
+    "keys end later, by another time, or no more": (
+        "committers/test_state_table_expiry.py::test_the_rule_begins_changes_and_ends",
+    ),
     "a column of an append table is new, or in another order": (
         "committers/test_changing_shape.py::test_columns_of_an_append_table",
     ),

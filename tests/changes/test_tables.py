@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txn.changes import TableShape, Verdict, compare_tables, describe_refused, refused
+from txn.changes import Expiry, TableShape, Verdict, compare_tables, describe_refused, refused
 
 STATE = TableShape(
     "upsert",
@@ -28,9 +28,47 @@ NEXT, CHOICE, REBUILD, REFUSED = (
     Verdict.REFUSED,
 )
 
+DAY = 86_400_000_000
+BY_DAY, BY_EVENT = Expiry("key", 30 * DAY, "day"), Expiry("last event", 30 * DAY, "at")
+
 CASES: dict[str, tuple[TableShape, dict[str, Any], list[tuple[Verdict, str]]]] = {
     "nothing": (STATE, {}, []),
     "order of values": (STATE, {"values": {"s": "Sum(v)", "n": "Count()"}}, []),
+    "keys end": (
+        STATE,
+        {"expiry": BY_DAY},
+        [(NEXT, "the end of its keys changes from never to 30 days after 'day'")],
+    ),
+    "keys end by their last event": (
+        LOG,
+        {"expiry": BY_EVENT},
+        [(NEXT, "from never to 30 days after the last event")],
+    ),
+    "keys end by their last event again": (
+        replace(LOG, former=frozenset({"txn_newest"})),
+        {"expiry": BY_EVENT},
+        [(REBUILD, "from never to 30 days after the last event")],
+    ),
+    "keys end earlier": (
+        replace(LOG, expiry=BY_EVENT),
+        {"expiry": replace(BY_EVENT, after=DAY)},
+        [(NEXT, "from 30 days after the last event to 1 day after the last event")],
+    ),
+    "keys end later": (
+        replace(STATE, expiry=BY_DAY),
+        {"expiry": replace(BY_DAY, after=31 * DAY)},
+        [(REBUILD, "from 30 days after 'day' to 31 days after 'day'")],
+    ),
+    "keys end by another time": (
+        replace(STATE, expiry=BY_DAY),
+        {"expiry": Expiry("window end", DAY)},
+        [(REBUILD, "from 30 days after 'day' to 1 day after the end of the window")],
+    ),
+    "keys end no more": (
+        replace(STATE, expiry=BY_DAY),
+        {"expiry": None},
+        [(REBUILD, "from 30 days after 'day' to never")],
+    ),
     "value added": (
         STATE,
         {"values": {**STATE.values, "m": "Max(v)"}},

@@ -127,6 +127,12 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
                 by=args["by"],
                 idle_after=args["idle_after"],
             )
+        case "drop_duplicates":
+            stream, within = streams[step.of[0]], args["within"]
+            if args["sorted"]:
+                stream = stream.transform(lambda df: df.select(*map(quoted, sorted(df.columns))))
+            ends = None if within is None else timedelta(microseconds=within)
+            return stream.drop_duplicates(args["keys"], ends)
         case "merge":
             first, *others = (streams[one] for one in step.of)
             return first.merge(*others)

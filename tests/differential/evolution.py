@@ -147,7 +147,8 @@ class _Evolution:
         yield from self._added_tables()
         for source in self.program.sources:
             # A program knows one former name, and a life may commit nothing under the next one.
-            if source.name not in self.busy and not source.called:
+            named = any(step.op == "drop_duplicates" for step in self.program.steps)
+            if source.name not in self.busy and not source.called and not named:
                 new = f"{source.name}.{len(source.called)}"
                 yield Change(op="rename_stream", table=source.name, args={"new": new})
         for name, step in self.gone.items():
@@ -301,7 +302,9 @@ class _Evolution:
         """Whether every source, rule and failure has another table behind it."""
         sources = {source.name for source in self.program.sources}
         watched = sources | {
-            s.id for s in self.program.steps if s.op in ("expect", "watermark", "fail")
+            s.id
+            for s in self.program.steps
+            if s.op in ("drop_duplicates", "expect", "fail", "watermark")
         }
         others = [table for table in self.program.tables if table.id != step.id]
         behind = set[str]().union(*(self._ancestors(table) for table in others))
@@ -318,7 +321,8 @@ class _Evolution:
 
     def _reads_state(self, step: Step) -> bool:
         above = self._ancestors(step)
-        return any(s.op in ("query", "new_values") for s in self.program.steps if s.id in above)
+        reads = ("query", "new_values", "drop_duplicates")
+        return any(s.op in reads for s in self.program.steps if s.id in above)
 
     def _strength(self, stream: str) -> int:
         if stream in self.strength:

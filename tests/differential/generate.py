@@ -8,6 +8,7 @@ from typing import Any
 from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.columns import Columns, aggregate_type, expression_type
 from tests.differential.declaration import Life, Program, Source, Step
+from tests.differential.duplicates import with_repeats
 from tests.differential.event_time import with_watermarks
 from tests.differential.evolution import with_changes
 from tests.differential.rules import with_rules
@@ -137,7 +138,7 @@ class _Generator:
         )
         strength = {**self.strength, "fails": 0}
         program = with_rules(program, strength)
-        program = with_watermarks(program, strength)
+        program = with_repeats(with_watermarks(program, strength))
         self.draw = random.Random(f"changes {self.seed}")  # a seed keeps its program
         return with_changes(program, strength, self) if self.draw.random() < share else program
 

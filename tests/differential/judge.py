@@ -250,10 +250,11 @@ def _session(spark: SparkSession, conf: dict[str, str], *, compiled: bool) -> Sp
 def _meanwhile(program: Program, life: Life, folder: Path) -> None:
     """What somebody does to the tables between two runs."""
     for what in life.then:
-        for step in program.tables:
-            if not (folder / step.id / "_delta_log").exists():
+        keys = (path.parent for path in folder.glob("*_keys_*/_delta_log"))
+        for path in (*(folder / step.id for step in program.tables), *keys):
+            if not (path / "_delta_log").exists():
                 continue
-            table = DeltaTable(folder / step.id)
+            table = DeltaTable(path)
             if what == "optimize":
                 table.optimize.compact()
             elif what == "vacuum":

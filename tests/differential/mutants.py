@@ -13,6 +13,7 @@ from tests.differential.declaration import Change, Life, Program, Source, Step
 from txn.dataflow import evaluation
 from txn.dataflow.expectations import Expectation, Judged
 from txn.dataflow.graph import Join, Merge, StateQuery
+from txn.dataflow.repeats import Repeats
 from txn.engine.work.backfill import Backfill
 from txn.interfaces import Staged
 
@@ -72,6 +73,11 @@ def everything() -> Program:
         Step(id="r0", op="expect", of=("s1",), args=rule),
         Step(id="t6", op="append", of=("r0",), args=opaque),
     )
+    once = {"keys": ["k"], "within": None, "time": None, "sorted": False}
+    steps += (
+        Step(id="d1", op="drop_duplicates", of=("s0",), args=once),
+        Step(id="t9", op="append", of=("d1",), args=opaque),
+    )
     logged = {**totals, "layout": "log", "compact_files": None}
     steps += (Step(id="t7", op="state", of=("s0",), args=logged),)
     late = Step(id="t8", op="append", of=("s0",), args=opaque).model_dump(mode="json")
@@ -123,6 +129,13 @@ def one_is_lost(self: Judged, *arguments: Any) -> DataFrame:
     return set_aside(self, *arguments).limit(0)
 
 
+kept_keys = Repeats.kept_keys
+
+
+def nothing_before(self: Repeats, *arguments: Any) -> DataFrame:
+    return kept_keys(self, *arguments).limit(0)
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a left join is an inner one": (Join, "compute", inner),
     "a merge loses a stream": (Merge, "compute", first_only),
@@ -138,6 +151,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         "_unfinished",
         lambda self, publication: False,
     ),
+    "keys of earlier txids are forgotten": (Repeats, "kept_keys", nothing_before),
     "a rule lets every row pass": (Judged, "passing", all_pass),
     "a row that is set aside is lost": (Judged, "set_aside", one_is_lost),
     "a rebuilt table loses its files": (Compactor, "publishing", lambda self, files: None),

@@ -14,6 +14,7 @@ from tests.differential.aggregation import aggregated
 from tests.differential.changes import always_there, programs_of, renamed
 from tests.differential.columns import Columns, columns_of, streams_of
 from tests.differential.declaration import Change, Program, Source, Step
+from tests.differential.duplicates import Repeats
 from tests.differential.event_time import EventTime
 from tests.differential.values import decode, group_key, order_key, text_of
 
@@ -152,6 +153,7 @@ class _Run:
         self.sources = {source.name: source for source in program.sources}
         self.event_time = EventTime(program)
         self.tables: dict[str, Expected] = {}
+        self.repeats: dict[str, Repeats] = {}
         self.bad: dict[str, list[Row]] = {}
         """Rule -> the rows that broke it, with their txids."""
         self.states: dict[str, _State] = {}
@@ -227,6 +229,12 @@ class _Run:
                 rows[step.id] = kept
                 bad = self.bad.setdefault(step.id, [])
                 bad += [{"txid": txid} | row for row in broken if alive]
+            elif step.op == "drop_duplicates":
+                repeats = self.repeats.setdefault(step.id, Repeats())
+                names, mark = [*self.columns[step.of[0]]], self.event_time.watermark(txid)
+                rows[step.id] = repeats.passing(step, names, rows[step.of[0]], mark)
+                if alive:
+                    repeats.keep(step, rows[step.id])
             else:
                 rows[step.id] = self._stream(step, rows, before, txid)
 

@@ -22,6 +22,7 @@ OPERATIONS = {
     "append",
     "derive",
     "double",
+    "drop_duplicates",
     "fail",
     "filter",
     "join",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = (
     "delta_to_delta",
+    "duplicates",
     "global_count",
     "replay_after_failure",
     "windows",
@@ -101,6 +102,20 @@ def test_windows(run: Run, state: Any) -> None:
         for start, views in expected.items()
     }
     assert len(expected["2026-07-01 09:00"]) == 3
+
+
+def test_duplicates(run: Run, state: Any) -> None:
+    """An order that comes again, in its batch or in a later one, counts once."""
+    program, report = run("duplicates")
+    once = {number: (shop, n) for number, shop, n, _ in chain.from_iterable(program["ORDERS"])}
+    shops = {shop for shop, _ in once.values()}
+    assert {row["shop"]: (row["orders"], row["total"]) for row in state(program["by_shop"])} == {
+        shop: (len(found), sum(found))
+        for shop in shops
+        for found in [[n for at, n in once.values() if at == shop]]
+    }
+    dropped = sum(batch.violations["orders"]["duplicate id"] for batch in report.batches)
+    assert dropped == sum(map(len, program["ORDERS"])) - len(once) == 3
 
 
 def test_replay_after_failure(run: Run, state: Any, spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ import txn.protocol.rules
 import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
-from committers.append_table import AppendingCommitter
+from committers.appending import AppendingCommitter
 from committers.open_table import OpenTable
 from committers.publishing.append import file_actions
 from committers.publishing.followed import FollowedTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from committers.append_table import AppendingCommitter
+from committers.appending import AppendingCommitter
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Pace

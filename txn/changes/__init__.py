@@ -7,12 +7,15 @@ that it needs. `compare_tables` returns every difference at once, each with its 
 from __future__ import annotations
 
 from txn.changes.change import Change, Verdict, clauses, describe_refused, refused
-from txn.changes.shape import TableShape, former_name
+from txn.changes.expiry import Expiry
+from txn.changes.shape import EXPIRY, TableShape, former_name
 from txn.changes.tables import IN_NEXT_GENERATION, compare_tables, half_published, is_taken_back
 
 __all__ = [
+    "EXPIRY",
     "IN_NEXT_GENERATION",
     "Change",
+    "Expiry",
     "TableShape",
     "Verdict",
     "clauses",

@@ -7,8 +7,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FORMER", "SINCE", "TableShape", "former_name"]
+from txn.changes.expiry import Expiry
 
+__all__ = ["EXPIRY", "FORMER", "SINCE", "TableShape", "former_name"]
+
+EXPIRY = "txn.expiry"
+"""Table property: when the keys of a state end."""
 FORMER = "txn.former"
 """Table property: names of dropped columns, which old files still have."""
 SINCE = "txn.since"
@@ -26,6 +30,7 @@ class TableShape:
         values: value column -> identity of its aggregate, such as "Sum(delay)".
         buckets: number of hash buckets; 0 without buckets.
         remove_where: condition on which a state table drops a key, None without one.
+        expiry: when keys end; None: never.
         columns: column -> type as Delta's JSON, bookkeeping included; None: unknown.
         former: names of dropped columns, which files of the table may still have.
         since: columns that were added later -> the first txid whose rows have them.
@@ -39,6 +44,7 @@ class TableShape:
     values: Mapping[str, str] = field(default_factory=dict)
     buckets: int = 0
     remove_where: str | None = None
+    expiry: Expiry | None = None
     columns: Mapping[str, Any] | None = None
     former: frozenset[str] = frozenset()
     since: Mapping[str, int] = field(default_factory=dict)
@@ -66,6 +72,7 @@ class TableShape:
         Raises:
             ValueError, TypeError: the properties are not a topology's.
         """
+        expiry = properties.get(EXPIRY)
         values = json.loads(properties.get("txn.values") or "[]")
         return cls(
             kind=properties.get("txn.kind") or "",
@@ -74,6 +81,7 @@ class TableShape:
             values={str(name): str(text) for name, text, *_ in values},
             buckets=int(properties.get("txn.buckets") or 0),
             remove_where=properties.get("txn.remove_where"),
+            expiry=None if expiry is None else Expiry.of_text(expiry),
             columns=None if fields is None else {f["name"]: f["type"] for f in fields},
             former=frozenset(map(str, json.loads(properties.get(FORMER) or "[]"))),
             since={str(n): int(t) for n, t in json.loads(properties.get(SINCE) or "{}").items()},

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from txn.changes.change import Change, Verdict
+from txn.changes.expiry import Expiry
 from txn.changes.shape import TableShape, former_name
 
 __all__ = ["IN_NEXT_GENERATION", "compare_tables", "half_published", "is_taken_back"]
@@ -23,6 +24,8 @@ _OPAQUE = "opaque"
 _UPSERT = "upsert"
 _LOG = "log"
 _LOG_WITH_REMOVAL = "log-with-removal"
+_NEWEST = "txn_newest"
+"""The column of states whose keys end by their last event."""
 
 
 def compare_tables(
@@ -106,7 +109,7 @@ class _Comparison:
         if self._stored.is_state:
             names = (*self._program.keys, *self._program.values)
             parts.append(self._renames((*self._stored.keys, *self._stored.values), names))
-            parts += [self._layout(), self._keys(), self._values(), self._removal()]
+            parts += [self._layout(), self._keys(), self._values(), self._removal(), self._expiry()]
             parts.append(self._types(self._program.keys))
             parts.append(self._types(self._program.values))
         else:
@@ -268,6 +271,23 @@ class _Comparison:
         goes = after is None or (before is None and self._stored.kind == _LOG)
         yield self._rebuild(what) if goes else self._next(what)
 
+    def _expiry(self) -> Iterator[Change]:
+        before, after = self._stored.expiry, self._program.expiry
+        if before == after:
+            return
+        what = f"the end of its keys changes from {_end(before)} to {_end(after)}"
+        is_same = before and after and replace(before, after=0) == replace(after, after=0)
+        if before is None:
+            # A column of that name would have times of rows from before.
+            is_known = _NEWEST in {*self._stored.former, *(self._stored.columns or ())}
+            goes = after is not None and after.by == "last event" and is_known
+        else:
+            # Rows of keys that have ended are in files still, and would come back. That does no
+            # harm to the keys of drop_duplicates, which it has seen.
+            longer = after is not None and after.after > before.after and before.by != "row"
+            goes = not is_same or longer
+        yield self._rebuild(what) if goes else self._next(what)
+
     def _types(self, names: Iterable[str]) -> Iterator[Change]:
         stored, program = self._stored.columns, self._program.columns
         if stored is None or program is None:
@@ -313,6 +333,16 @@ def _layout_of(shape: TableShape) -> str:
 
 def _condition(text: str | None) -> str:
     return "nothing" if text is None else f"'{text}'"
+
+
+def _end(expiry: Expiry | None) -> str:
+    if expiry is None:
+        return "never"
+    time = {"last event": "the last event", "window end": "the end of the window"}
+    where = time.get(expiry.by, f"'{expiry.column}'")
+    days, rest = divmod(expiry.after, 86_400_000_000)
+    text = f"{days} day{'s' * (days != 1)}" if days and not rest else f"{expiry.after / 1e6:g} s"
+    return f"{text} after {where}"
 
 
 def _listed(names: Iterable[str]) -> str:

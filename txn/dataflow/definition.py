@@ -9,6 +9,7 @@ from typing import Literal
 from txn.config import TopologyConfig
 from txn.dataflow.expectations import Expectation, SetAside
 from txn.dataflow.graph import Dimension, Sink, Source, StateQuery
+from txn.dataflow.kept import Kept
 from txn.dataflow.watermarks import Watermark
 from txn.errors import TopologyError
 from txn.interfaces import Semantics, SpoutKind
@@ -129,7 +130,7 @@ class Definition:
             TopologyError: no table, a stream or a rule that reaches none, or a query that bypasses
                 a table of this topology.
         """
-        sinks = [sink for sink in self.sinks if not isinstance(sink.parent, SetAside)]
+        sinks = [sink for sink in self.sinks if not isinstance(sink.parent, SetAside | Kept)]
         if not sinks:
             raise TopologyError(
                 f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "

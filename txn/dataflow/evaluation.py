@@ -34,6 +34,10 @@ from txn.dataflow.graph import (
     Transform,
     explain,
 )
+from txn.dataflow.kept import Kept
+from txn.dataflow.repeats import Repeats
+from txn.dataflow.time_joins import JoinInTime, Span
+from txn.delta.commits import TXID
 from txn.errors import UserError
 from txn.interfaces import StoredRows
 from txn.spark.lazy import sf
@@ -88,6 +92,10 @@ def _no_table(node: Lookup) -> Unknown:
     return Unknown(frozenset({node.label()}), empty=True)
 
 
+def _nothing_kept(node: Node, side: int) -> Unknown:
+    return Unknown(frozenset({f"table {side} of {node.operation}"}), empty=True)
+
+
 def _no_dimension(node: Dimension) -> DataFrame:
     raise TypeError(f"nothing looks up rows of {node.name} here")
 
@@ -109,6 +117,7 @@ class Evaluation:
             is unknown, not wrong: the program may have changed since.
         rules: the rules of every stream that has any (`txn.dataflow.expectations.rules_by_stream`).
         dimension: returns the rows of a table that others maintain.
+        recall: returns what a node keeps of earlier txids, in the table of that number.
         positions: stream name -> the batch's part of its source, for rows that are set aside.
         watermark: that of the txid, microseconds since 1970; None: no row is late.
         watermark_before: that of the txid before.
@@ -120,6 +129,7 @@ class Evaluation:
     attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
     lookup: Callable[[Lookup], StoredRows | Unknown] = _no_table
     dimension: Callable[[Dimension], DataFrame] = _no_dimension
+    recall: Callable[[Node, int], StoredRows | Unknown] = _nothing_kept
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
     compute_shared: Callable[[], None] = lambda: None
     idle: Callable[[str], DataFrame | None] = lambda _: None
@@ -191,9 +201,10 @@ class Evaluation:
         """Return the streams behind a node that have something to read, also those behind tables.
 
         Without one, no table gets a row of the node: not even that of an aggregate without keys.
-        Values become final in any txid, also in one that reads nothing for their table.
+        Values become final in any txid, also in one that reads nothing for their table, and keys
+        end in any.
         """
-        if any(isinstance(one, FinalValues) for one in node.ancestors()):
+        if any(_comes_in_any_txid(one) for one in node.ancestors()):
             return {source.name for source in node.sources()}
         return {source.name for source in node.sources()} & set(self.inputs)
 
@@ -206,6 +217,8 @@ class Evaluation:
             return _merge(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
             return _join(node, self.rows(node.left), self.rows(node.right))
+        if isinstance(node, JoinInTime):
+            return self._join_in_time(node)
         if isinstance(node, Expectation):
             return self._keep_passing(node)
         if isinstance(node, SetAside):
@@ -217,8 +230,15 @@ class Evaluation:
             return replace(parent, empty=parent.empty and isinstance(node, StateQuery))
         if isinstance(node, StateQuery):
             return self._query_state(node, parent)
+        return self._from_rows(node, parent)
+
+    def _from_rows(self, node: Node, parent: Rows) -> Result:
         if isinstance(node, Dimension):
             return self._look_up(node, parent)
+        if isinstance(node, Repeats):
+            return self._mark_repeats(node, parent)
+        if isinstance(node, Kept):
+            return replace(parent, frame=node.kept(parent.frame))
         assert isinstance(node, Transform)
         if parent.lacks:
             # A function may use any column, and the number of columns.
@@ -303,16 +323,68 @@ class Evaluation:
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
-        stored = state.rows
-        if state.of_keys is not None and not rows.empty:
-            # Jobs run here; their errors are not those of the query.
-            with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
-                rows = self._share_rows(node.parent)
-                self.compute_shared()
-                keys = explain(node, lambda: keys_of(rows.frame, node.on))
-                stored = rows_for(keys, state.rows, state.of_keys)
+        rows, stored = self._narrowed(node.parent, node.on, rows, state)
         frame = explain(node, lambda: node.compute([rows.frame, stored]))
         return replace(rows, frame=frame)
+
+    def _narrowed(
+        self, asking: Node, on: Sequence[str], rows: Rows, state: StoredRows
+    ) -> tuple[Rows, DataFrame]:
+        """(the rows of a stream, the stored rows: of a large state only those that it asks for)."""
+        if state.of_keys is None or rows.empty:
+            return rows, state.rows
+        # Jobs run here; their errors are not those of the query.
+        with self.reading(), placed(f"the rows of stream '{asking.label()}'"):
+            rows = self._share_rows(asking)
+            self.compute_shared()
+            keys = explain(asking, lambda: keys_of(rows.frame, on))
+            return rows, rows_for(keys, state.rows, state.of_keys)
+
+    def _join_in_time(self, node: JoinInTime) -> Result:
+        sides = [self.rows(parent) for parent in node.parents]
+        if any(not s.idle if isinstance(s, Unknown) else s.lacks for s in sides):
+            return _make_unknown(sides, empty=False)
+        stored = [self.recall(node, side) for side in (0, 1)]
+        kept = [None if isinstance(one, Unknown) else one for one in stored]
+        asked: list[DataFrame | None] = [None, None]
+        for side, one in enumerate(kept):
+            other = sides[1 - side]
+            if one is not None and isinstance(other, Rows) and not other.empty:
+                # The rows of the other side are shared from now on.
+                asking = node.parents[1 - side]
+                sides[1 - side], asked[side] = self._narrowed(asking, node.on, other, one)
+        new: list[DataFrame] = []
+        for rows, one in zip(sides, kept, strict=True):
+            if isinstance(rows, Rows):
+                new.append(rows.frame)
+            elif one is not None:
+                new.append(_empty_frame(one.rows.drop(TXID)))
+            else:
+                # A stream that never had a row has no columns for the result.
+                return _make_unknown(sides, empty=not self.live(node))
+        span = Span(self.watermark_before, self.watermark)
+        whole = [None if one is None else one.rows for one in kept]
+        frame = explain(node, lambda: node.result(new, asked, whole, span))
+        empty = all(side.empty for side in sides) and not node.hands_on_later
+        return Rows(frame, frozenset().union(*(side.streams for side in sides)), empty=empty)
+
+    def _mark_repeats(self, node: Repeats, rows: Rows) -> Result:
+        if rows.lacks:  # any column may tell which row is the first
+            return _make_unknown([rows], empty=rows.empty)
+        node.require_columns(rows.frame)
+        state = self.recall(node, 0)
+        if isinstance(state, Unknown):
+            return replace(rows, frame=explain(node, lambda: node.marked(rows.frame)))
+        rows, stored = self._narrowed(node.parent, node.keys, rows, state)
+        whole = state.of_keys is not None and stored is state.rows
+        kept = node.kept_keys(stored, self.watermark, rows.frame if whole else None)
+        return replace(rows, frame=explain(node, lambda: node.marked(rows.frame, kept)))
+
+
+def _comes_in_any_txid(node: Node) -> bool:
+    if isinstance(node, NewValues):
+        return node.sink.committer.changes_without_rows
+    return isinstance(node, FinalValues) or (isinstance(node, JoinInTime) and node.hands_on_later)
 
 
 def _may_lack(rows: Rows, names: Collection[str]) -> bool:

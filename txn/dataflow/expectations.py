@@ -122,6 +122,11 @@ class Expectation(Derived):
         """The event time to measure; None for a rule without one."""
         return None
 
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Columns of the judged rows that the rule reads, and no stream below it has."""
+        return self.unparsed.columns if self.unparsed is not None else ()
+
     def require_columns(self, rows: DataFrame) -> None:
         """Refuse rows without the columns that the rule names by itself."""
 
@@ -186,7 +191,7 @@ class Judged:
             TopologyError: a condition names a missing column, or is not a boolean.
         """
         unparsed = next((rule.unparsed for rule in rules if rule.unparsed), None)
-        hidden = unparsed.columns if unparsed else ()
+        hidden = {name for rule in rules for name in rule.hidden}
         columns = tuple(name for name in frame.columns if name not in hidden)
         verdicts = dict[Expectation, str]()
         for number, rule in enumerate(rules):
@@ -200,8 +205,8 @@ class Judged:
 
     def passing(self, rule: Expectation) -> DataFrame:
         """The rows that keep this rule and those before it."""
-        hidden = self.unparsed.columns if self.unparsed else ()
         kept = self.frame.where(rule.passes(self.verdicts[rule]))
+        hidden = (name for one in self.verdicts for name in one.hidden)
         return kept.drop(*self.verdicts.values(), *hidden)
 
     @property

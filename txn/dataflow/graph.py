@@ -51,6 +51,7 @@ __all__ = [
     "called",
     "check_join",
     "explain",
+    "promise_of",
     "require_columns",
     "takes_attempt",
 ]
@@ -99,6 +100,11 @@ class Node:
     def upstream(self) -> tuple[Node, ...]:
         """The streams that this one depends on, also through a table's commit."""
         return self.parents
+
+    @property
+    def brings_late_rows(self) -> bool:
+        """True if it hands on rows whose event time is over, though none of its parents does."""
+        return False
 
     @property
     def in_commit_turn(self) -> bool:
@@ -466,7 +472,7 @@ class Promise:
     why: str
 
 
-def _weakest_promise(node: Node) -> Promise:
+def promise_of(node: Node) -> Promise:
     """The weakest promise among everything that `node` depends on.
 
     Source: the matrix of Storm's docs/Trident-state.md, which has spouts only. A query as of
@@ -523,7 +529,7 @@ class Sink:
     @property
     def promise(self) -> Promise:
         """Its stream's promise about replays."""
-        return _weakest_promise(self.parent)
+        return promise_of(self.parent)
 
     def check_pairing(self) -> None:
         """Refuse a stream that promises less about replays than the table relies on.

@@ -27,6 +27,9 @@ from txn.dataflow.graph import (
     Transform,
     called,
 )
+from txn.dataflow.kept import Kept
+from txn.dataflow.repeats import NoRepeat, Repeats
+from txn.dataflow.time_joins import JoinInTime
 
 __all__ = [
     "OTHER_CODE",
@@ -45,7 +48,11 @@ _OPERATIONS: Mapping[type[Node], str] = {
     Join: "join",
     Merge: "merge",
     FinalValues: "final_values",
+    JoinInTime: "join_within",
+    Kept: "kept",
     NewValues: "new_values",
+    NoRepeat: "expect",
+    Repeats: "drop_duplicates",
     SetAside: "set_aside",
     StateQuery: "state_query",
     Transform: "transform",
@@ -124,6 +131,10 @@ def _content(node: Node) -> object:
         return [node.sink.name, node.by]
     if isinstance(node, Dimension):
         return [node.name, node.on, node.columns]
+    if isinstance(node, JoinInTime):
+        return [node.on, node.kind, node.times, node.within]
+    if isinstance(node, Repeats):
+        return [node.keys, node.time, node.within]
     if isinstance(node, StateQuery):
         return [node.state.path, node.on, node.as_of]
     return None

@@ -6,6 +6,7 @@ So late rows are counted by txid, set aside and replayed as all rows that break 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,6 +15,7 @@ from txn.dataflow.expectations import Expectation, Measured
 from txn.dataflow.graph import Aggregation, Join, Node, require_columns
 from txn.delta.durations import duration_secs
 from txn.errors import TopologyError
+from txn.interfaces import Expiry
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.text import duration, event_time
@@ -21,7 +23,17 @@ from txn.text import duration, event_time
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Ahead", "Duration", "Late", "Watermark", "guarded"]
+__all__ = [
+    "Ahead",
+    "Duration",
+    "Late",
+    "Watermark",
+    "event_column",
+    "expiry_of",
+    "guarded",
+    "microseconds",
+    "timed",
+]
 
 Duration = str | timedelta
 """As "10 minutes", or a `timedelta`."""
@@ -51,7 +63,7 @@ class Ahead(Expectation):
         Raises:
             TopologyError: `max_ahead` is no duration.
         """
-        most = _microseconds(max_ahead, "max_ahead", node)
+        most = microseconds(max_ahead, f"watermark() of stream '{node.label()}': max_ahead")
         condition = f"{column} <= watermark + {duration(most / 1_000_000)}"
         return cls(node, "ahead", condition, "set_aside", column=column, max_ahead=most)
 
@@ -95,7 +107,7 @@ class Watermark(Expectation):
         Raises:
             TopologyError: a value is not valid, or the stream has no event time of its own.
         """
-        behind = _microseconds(delay, "delay", node)
+        behind = microseconds(delay, f"watermark() of stream '{node.label()}': delay")
         _check(node, column, late, by, idle_after)
         back = duration(behind / 1_000_000)
         condition = f"{column} > watermark, {back} behind the newest event"
@@ -156,24 +168,87 @@ def guarded(node: Node) -> bool:
     """Return whether no late row reaches a stream, on any path from a source."""
     if isinstance(node, Watermark) and node.on_violation != "keep":
         return True
+    if node.brings_late_rows:
+        return False
     return bool(node.upstream) and all(map(guarded, node.upstream))
 
 
-def _microseconds(value: object, what: str, node: Node) -> int:
+def expiry_of(node: Node, keys: Sequence[str], after: object, by: object) -> Expiry:
+    """Make the rule by which the keys of a state end from what the program has given.
+
+    Args:
+        node: the stream that feeds the state.
+        keys: the state's keys.
+
+    Raises:
+        TopologyError: a value is not valid, or a stream behind the state has no watermark.
+    """
+    where = f"persistent_aggregate() of stream '{node.label()}'"
+    micros = microseconds(after, f"{where}: expire_after")
+    listed = ", ".join(keys) or "none"
+    if not isinstance(by, str) or (by not in keys and by not in ("last event", "window end")):
+        raise TopologyError(
+            f"{where}: by={by!r} does not say what the end of a key follows from. Write "
+            f"by='last event', by='window end', or the key with the time (keys: {listed}).",
+            number="TXN-123",
+        )
+    if not keys:
+        raise TopologyError(
+            f"{where}: a state without keys has one row, which cannot end. Leave expire_after out.",
+            number="TXN-123",
+        )
+    if not timed(node):
+        raise TopologyError(
+            f"{where}: keys end by the watermark, and a stream behind the state has none. Give "
+            "each one its event time: stream.watermark('event_time', '10 minutes').",
+            number="TXN-123",
+        )
+    if by in keys:
+        return Expiry("key", micros, by)
+    if by == "window end":
+        return Expiry("window end", micros)
+    times = {one.column for one in node.ancestors() if isinstance(one, Watermark)}
+    if len(times) > 1:
+        raise TopologyError(
+            f"{where}: by='last event' needs one column with the event time, and the streams "
+            f"behind the state have {', '.join(sorted(times))}. Give them one name.",
+            number="TXN-123",
+        )
+    return Expiry("last event", micros, *times)
+
+
+def timed(node: Node) -> bool:
+    """Return whether a stream has a watermark, on every path from a source."""
+    if isinstance(node, Watermark):
+        return True
+    return bool(node.upstream) and all(map(timed, node.upstream))
+
+
+def event_column(node: Node) -> str | None:
+    """The column with the event time of a stream; None if not all behind it have the same."""
+    found = {one.column for one in node.ancestors() if isinstance(one, Watermark)}
+    return found.pop() if len(found) == 1 and timed(node) else None
+
+
+def microseconds(value: object, what: str) -> int:
     """Return a duration in microseconds.
+
+    Args:
+        what: the place and name of the value.
 
     Raises:
         TopologyError: it is none, or negative.
     """
-    where = f"watermark() of stream '{node.label()}': {what}={value!r}"
+    where = f"{what}={value!r}"
     found = None
     if isinstance(value, timedelta):
         found = value // timedelta(microseconds=1)
     elif isinstance(value, str) and (seconds := duration_secs(value)) is not None:
         found = round(seconds * 1_000_000)
     if found is None or found < 0:
+        name = what.rpartition(" ")[2]
         raise TopologyError(
-            f"{where} is no duration. Write for example {what}='10 minutes', or a timedelta.",
+            f"{where} is no duration. Write for example {name}='10 minutes', or a timedelta.",
             number="TXN-123",
         )
     if found > _LONGEST:

@@ -21,6 +21,7 @@ from txn.storage.locations import identity
 
 __all__ = [
     "CHANGED_FORMAT",
+    "EXPIRING_FORMAT",
     "ShapePolicy",
     "changed_by",
     "refuse_differences",
@@ -35,8 +36,9 @@ __all__ = [
 ]
 
 CHANGED_FORMAT = "2"
-"""The format of a table whose shape was changed, the newest one: release 0.1.0 does not know
-`txn.former`."""
+"""The format of a table whose shape was changed: release 0.1.0 does not know `txn.former`."""
+EXPIRING_FORMAT = "3"
+"""The format of a state whose keys end, the newest one: other releases would show ended keys."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def stored_shape(table: TableDefinition, name: str, *, is_empty: bool) -> TableS
     except BROKEN as error:
         raise TableRefusedError(
             f"Table {name} does not describe itself as a topology does: a property txn.keys, "
-            "txn.values, txn.buckets, txn.former or txn.since was changed. Restore it.",
+            "txn.values, txn.buckets, txn.expiry, txn.former or txn.since was changed. Restore it.",
             number="TXN-311",
         ) from error
 
@@ -182,9 +184,9 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
 def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
     """Refuse a table whose format a newer release has changed."""
     stored = properties.get("txn.format") or ""
-    if stored.isdecimal() and int(stored) > int(CHANGED_FORMAT):
+    if stored.isdecimal() and int(stored) > int(EXPIRING_FORMAT):
         raise TableRefusedError(
-            f"Table {name} has format version {stored}, and this program knows {CHANGED_FORMAT}. "
+            f"Table {name} has format version {stored}, and this program knows {EXPIRING_FORMAT}. "
             "Run the version of txn that wrote it, or newer.",
             number="TXN-802",
         )

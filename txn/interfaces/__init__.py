@@ -7,6 +7,7 @@ and `txn.spark` (the sessions that compute and write rows).
 
 from __future__ import annotations
 
+from txn.changes import Expiry
 from txn.interfaces.aggregate import (
     Aggregate,
     combined,
@@ -14,6 +15,7 @@ from txn.interfaces.aggregate import (
     partials_over,
 )
 from txn.interfaces.committer import (
+    WATERMARK,
     Committer,
     KeysReader,
     Semantics,
@@ -58,9 +60,11 @@ __all__ = [
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "UNREAD",
+    "WATERMARK",
     "Aggregate",
     "Committer",
     "CommitterContext",
+    "Expiry",
     "Inlet",
     "Keeper",
     "KeysReader",

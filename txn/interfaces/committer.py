@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
+from txn.changes import Expiry
 from txn.interfaces.aggregate import Aggregate
 from txn.interfaces.publication import (
     CommitterContext,
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Committer", "KeysReader", "Semantics", "State", "StoredRows"]
+__all__ = ["WATERMARK", "Committer", "KeysReader", "Semantics", "State", "StoredRows"]
+
+WATERMARK = "txn_watermark"
+"""The column of `Committer.takes_watermark`."""
 
 KeysReader = Callable[["DataFrame", bool], "DataFrame | None"]
 """A function of a DataFrame of a state's key columns, with each key once, and of a bool: True if a
@@ -80,6 +84,13 @@ class Committer(ABC):
     lies_in_folder: bool = False
     """True if `name` is a folder in which executors write files that this process reads. Executors
     on other machines must share that folder."""
+
+    takes_watermark: bool = False
+    """True if the rows that `partials` gets have one more column, `WATERMARK`: that of the txid,
+    microseconds since 1970, UTC."""
+
+    changes_without_rows: bool = False
+    """True if new values may have rows in a txid that brings the table none."""
 
     @property
     def groups(self) -> bool:
@@ -171,11 +182,18 @@ class State(ABC):
     """The path of its table; equal to the `name` of the committers that it binds."""
 
     @abstractmethod
-    def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
+    def bind(
+        self,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        expiry: Expiry | None = None,
+    ) -> Committer:
         """The committer that keeps `aggregates` (value column -> aggregate) per `keys`.
 
         Args:
             keys: grouping columns; empty for one global row.
+            expiry: when keys end; None: never. A state without this argument has no such rule.
 
         Raises:
             TopologyError: reserved or repeated column names, an unknown layout or semantics.

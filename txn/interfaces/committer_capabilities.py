@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "FIRST_AT",
     "ChangesShape",
     "ChecksChanges",
     "CleansUp",
@@ -23,11 +24,13 @@ __all__ = [
     "DescribesState",
     "HoldsRows",
     "IdentifiesTable",
+    "KeepsBeside",
     "KeepsBytes",
     "KeepsGenerations",
     "KeepsOwnLog",
     "MaintainsTable",
     "ReadsAsOf",
+    "RecallsRows",
     "ReportsChanges",
     "SettlesTxids",
     "ShowsPartials",
@@ -221,6 +224,41 @@ class ReadsAsOf(Protocol):
     """
 
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None: ...
+
+
+FIRST_AT = "txn_first_at"
+"""The column of a table of keys (`KeepsKeys`) with the event time of a key's first row."""
+
+
+@runtime_checkable
+class KeepsBeside(Protocol):
+    """Can make a table beside its own for rows that later txids of a stream look up."""
+
+    def keeping(
+        self, name: str, keys: Sequence[str], time: str | None, after: int | None, *, whole: bool
+    ) -> Committer:
+        """Return the committer of such a table, which is not open; it is a `RecallsRows`.
+
+        Args:
+            name: of its folder, beside this table's.
+            keys: the columns by which rows are looked up.
+            time: the event time; None: there is none.
+            after: microseconds; what is that much behind the watermark, or more, may be removed.
+                None: nothing is.
+            whole: keep all columns; False: the keys, each once, with its first event time
+                (`FIRST_AT`).
+        """
+
+
+@runtime_checkable
+class RecallsRows(Protocol):
+    """Returns rows of earlier txids, for attempts that compare theirs with them."""
+
+    def rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
+        """The rows of all txids up to `txid`, and those that were staged and not published.
+
+        Called on any thread; `txid` is committed.
+        """
 
 
 def reporting_changes(committer: Committer) -> ReportsChanges:

@@ -23,8 +23,11 @@ from txn.dataflow.graph import (
     TableValues,
     Transform,
 )
+from txn.dataflow.repeats import Repeats
 from txn.dataflow.stages import operation_of, stage_ids
+from txn.dataflow.time_joins import JoinInTime
 from txn.interfaces import Aggregate, Semantics, SpoutKind
+from txn.text import duration
 from txn.topology import Topology
 
 __all__ = ["SettingPlan", "StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
@@ -185,6 +188,12 @@ def _detail(node: Node) -> str:
         return f"by {node.by}"
     if isinstance(node, Dimension):
         return f"{node.name} on {', '.join(node.on)}, at one version per txid"
+    if isinstance(node, JoinInTime):
+        apart = duration(node.within / 1_000_000)
+        return f"{node.kind} on {', '.join(node.on)}, {' and '.join(node.times)} within {apart}"
+    if isinstance(node, Repeats):
+        kept = "for ever" if node.within is None else f"for {duration(node.within / 1_000_000)}"
+        return f"by {', '.join(node.keys)}, kept {kept}"
     if isinstance(node, StateQuery):
         return f"{node.state.path} on {', '.join(node.on)}, as of {node.as_of}"
     return ""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
+from txn.changes import EXPIRY
 from txn.delta.commits import FIRST_TXID, TXID
 from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import file_sizes, load
@@ -196,7 +197,8 @@ def first_rows(
     data, columns, condition = _dataset(table), _columns(table), None
     note = ""
     if properties.get("txn.kind") == "upsert":
-        condition, note = _alive(columns), _state_note(partial, txid, group)
+        ends = EXPIRY in properties
+        condition, note = _alive(columns), _state_note(partial, txid, group, ends=ends)
     elif txid is not None and TXID in columns:
         condition = dataset.field(TXID) <= txid
     what = f"read rows of table {storage.location}"
@@ -217,13 +219,19 @@ def _alive(columns: Mapping[str, str]) -> dataset.Expression | None:
     return removed.is_null() | ~removed if _REMOVED in columns else None
 
 
-def _state_note(partial: Sequence[str], txid: int | None, group: tuple[int, int] | None) -> str:
+def _state_note(
+    partial: Sequence[str], txid: int | None, group: tuple[int, int] | None, *, ends: bool
+) -> str:
     """Return the note for readers of a state's rows; empty: no note."""
     notes = []
     if txid is not None and group is not None and txid < group[1]:
         notes.append(
             f"Txids {group[0]} to {group[1]} were published together, as one version: this is the "
             f"state after txid {group[1]}."
+        )
+    if ends:
+        notes.append(
+            "Keys that have ended may be among these; StateTable(...).read(spark) hides them."
         )
     if partial:
         notes.append(
@@ -259,6 +267,8 @@ def _why_partial(
         reason = f"only Spark can combine {', '.join(others)}"
     elif properties.get("txn.kind") != "log":
         reason = "keys may have been removed"
+    elif EXPIRY in properties:
+        reason = "keys may have ended"
     elif size > _LARGEST_BYTES:
         reason = f"the table has more than {_LARGEST_BYTES // 1_000_000} MB"
     return reason and (

@@ -44,6 +44,12 @@ class LiveAttempt:
     had_turn: bool = False
     """Its commit turn has begun: a table may refer to its files."""
     staged: dict[str, Staged] = field(default_factory=dict)
+    earlier: Sequence[LiveAttempt] = ()
+    """The attempts of smaller txids that are staged and not committed, for its processing phase."""
+    awaited: frozenset[str] = frozenset()
+    """Its streams whose columns an attempt before waits for: it is emitted, and waits for that."""
+    built_on: dict[int, TransactionAttempt] = field(default_factory=dict)
+    """Smaller txid -> the attempt whose staged rows its own depend on."""
     input: Input = NOTHING_READ
     """The records and bytes that it reads, by its spouts; set in its commit turn."""
     written: Mapping[str, int | None] = field(default_factory=dict)
@@ -82,6 +88,10 @@ class Emission:
     """True if each stream is staged by one task, because other batches use the other slots."""
     stored: list[StoredRows] = field(default_factory=list)
     """The files that were read from tables."""
+    earlier: Sequence[LiveAttempt] = ()
+    """`LiveAttempt.earlier`."""
+    built_on: dict[int, TransactionAttempt] = field(default_factory=dict)
+    """`LiveAttempt.built_on`."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows that broke it, of those counted so far."""
     newest_times: NewestTimes = field(default_factory=dict)

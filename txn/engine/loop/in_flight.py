@@ -30,6 +30,10 @@ class LiveAttempts:
         """Add an attempt that begins its work."""
         self._attempts[live.attempt] = live
 
+    def before(self, live: LiveAttempt) -> list[LiveAttempt]:
+        """The attempts of smaller txids."""
+        return [one for one in self._attempts.values() if one.attempt.txid < live.attempt.txid]
+
     def committed(self, attempt: TransactionAttempt) -> None:
         """Forget an attempt that is durable everywhere: it can no longer be cancelled."""
         self._attempts.pop(attempt, None)

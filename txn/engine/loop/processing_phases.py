@@ -17,7 +17,7 @@ from txn.engine.loop.in_flight import LiveAttempts
 from txn.engine.reporting.broadcast import Broadcast
 from txn.engine.work.stations import Stations
 from txn.interfaces.event_time import NewestTimes
-from txn.protocol.events import BatchProcessed, CoordinatorState, Metadata, Phase
+from txn.protocol.events import Batch, BatchProcessed, CoordinatorState, Metadata, Phase
 from txn.protocol.ledgers import Tracking
 
 __all__ = ["JOB_SECS", "ProcessingPhases", "ProcessingQueue"]
@@ -25,6 +25,8 @@ __all__ = ["JOB_SECS", "ProcessingPhases", "ProcessingQueue"]
 JOB_SECS = 5.0
 """Most seconds of a job of several txids: none of them is committed before all are staged. In a
 longer job, its fixed costs are small anyway."""
+_DECIDING = (Phase.WAITING, Phase.PLANNING, Phase.PROCESSING)
+"""The phases of a batch whose rows are not staged yet."""
 
 
 class ProcessingQueue:
@@ -67,7 +69,7 @@ class ProcessingQueue:
         self._waiting = [live for live in self._waiting if not live.cancelled.is_set()]
         ready = [live for live in self._waiting if not held(live)]
         while ready and len(list(self._busy())) < self._jobs:
-            crowded = len(self._waiting) + sum(map(len, self._busy())) >= self._slots
+            crowded = len(ready) + sum(map(len, self._busy())) >= self._slots
             group, ready = ready[: self._group], ready[self._group :]
             self._waiting = [live for live in self._waiting if live not in group]
             self._active[id(group)] = group, self._clock()
@@ -128,6 +130,11 @@ class ProcessingPhases:
         undecided = self._stations.undecided
         for group, crowded in self._queue.take(lambda live: self._must_wait(live, undecided)):
             for live in group:
+                if self._stations.in_order:
+                    live.earlier, live.awaited = (
+                        self._live.before(live),
+                        self._awaited_streams(live),
+                    )
                 live.threads += 1
                 self._tracking.open(live.attempt, live.ledger)
             self._threads.spawn(
@@ -143,22 +150,37 @@ class ProcessingPhases:
     def _must_wait(self, live: LiveAttempt, undecided: Sequence[frozenset[str]]) -> bool:
         """Return whether a smaller txid must decide the columns that this attempt would decide.
 
-        An attempt that waits for columns itself, or is emptied, decides none.
+        An attempt that waits for columns itself, or is emptied, decides none. In a topology whose
+        rows are compared with those of earlier txids, each waits for all smaller ones, unless its
+        streams may bring columns that one of these waits for.
         """
+        smaller = self._unstaged_before(live)
+        if self._stations.in_order and smaller:
+            return not self._awaited_streams(live)
         if live.empty or not undecided:
             return False
         state = self._shell.state
-        deciding = (Phase.WAITING, Phase.PLANNING, Phase.PROCESSING)
         before = [
             _possible_streams(state, batch.metadata)
-            for batch in state.batches.values()
-            if batch.attempt.txid < live.attempt.txid
-            and batch.phase in deciding
-            and not batch.lacks
-            and batch.quarantined is None
+            for batch in smaller
+            if not batch.lacks and batch.quarantined is None
         ]
         streams = _possible_streams(state, live.metadata)
         return any(names & streams and names & read for names in undecided for read in before)
+
+    def _unstaged_before(self, live: LiveAttempt) -> list[Batch]:
+        batches = self._shell.state.batches.values()
+        smaller = (batch for batch in batches if batch.attempt.txid < live.attempt.txid)
+        return [batch for batch in smaller if batch.phase in _DECIDING]
+
+    def _awaited_streams(self, live: LiveAttempt) -> frozenset[str]:
+        """An attempt's streams whose columns a smaller txid waits for, and none will decide."""
+        state, before = self._shell.state, self._unstaged_before(live)
+        missing = frozenset[str]().union(*(batch.lacks for batch in before))
+        for batch in before:
+            if not batch.lacks:
+                missing -= _possible_streams(state, batch.metadata)
+        return frozenset(name for name in missing if live.reads.get(name) is not None)
 
     # --- outcomes, reported on any thread ----------------------------------------------------
 

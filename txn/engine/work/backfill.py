@@ -15,7 +15,9 @@ from datetime import timedelta
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink, StateQuery, TableValues
+from txn.dataflow.repeats import Repeats
 from txn.dataflow.stages import code_above
+from txn.dataflow.time_joins import JoinInTime
 from txn.engine.base.attempt import Emission, Staging, table_publication
 from txn.engine.base.killpoints import reached
 from txn.engine.work.emission import Emissions
@@ -46,10 +48,11 @@ def require_refillable(sink: Sink) -> None:
         TopologyError: naming the part of its stream that reads a state.
     """
     for node in sink.parent.ancestors():
-        if isinstance(node, TableValues | StateQuery):
+        if isinstance(node, TableValues | StateQuery | Repeats | JoinInTime):
+            what = "a state" if isinstance(node, TableValues | StateQuery) else "earlier txids"
             raise TopologyError(
                 f"Table '{sink.name}' cannot be filled with its history: its stream "
-                f"'{sink.parent.label()}' reads a state, which is no more what it was at each "
+                f"'{sink.parent.label()}' reads {what}, which is no more what it was at each "
                 "txid. Leave it out of backfilled_tables, and name it in new_tables: it then "
                 "begins with the next txid.",
                 number="TXN-809",

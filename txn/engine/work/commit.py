@@ -20,7 +20,7 @@ from txn.engine.work.jobs import COMMIT_POOL, Jobs
 from txn.engine.work.spouts import Spouts
 from txn.engine.work.staging import Stager
 from txn.engine.work.tables import Tables
-from txn.errors import TxnError
+from txn.errors import FailedException, TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged
 from txn.observers import TablePublished
 from txn.protocol.ledgers import CommitLedger, Tracking
@@ -34,6 +34,8 @@ _JOIN_SECS = 60.0
 _WAITS_SECS = 0.005
 """A table waits for its storage if its last two publications took longer; a quick disk takes one
 millisecond."""
+_REMEMBERED = 10_000
+"""Txids whose last turn is remembered: more than may be in flight."""
 _AT_ONCE = 3
 """Tables that do not wait for storage and are published at once: each needs Python most of the
 time, and twenty threads lose as much time again by handing it to each other."""
@@ -147,12 +149,26 @@ class Committing:
         self._monotonic = monotonic
         self._beside = Pool(max(1, len(tables.all) - 1), "txn-tables")
         self._closed = threading.Event()
+        self._turns: dict[int, TransactionAttempt] = {}
+        """Txid -> the last attempt that had its turn: of a committed one, the committed attempt."""
         self._took: dict[str, tuple[float, float]] = {}
         """Table -> seconds of its last two publications."""
 
     def announce(self, turn: CommitTurn) -> None:
-        """Tell the spouts that the turn of these attempts begins; any of them may fail it."""
+        """Tell the spouts that the turn of these attempts begins; any of them may fail it.
+
+        Raises:
+            FailedException: rows of an attempt depend on those of one that was not committed.
+        """
         for live in turn.lives:
+            self._turns[live.attempt.txid] = live.attempt
+            self._turns.pop(live.attempt.txid - _REMEMBERED, None)
+            for before in live.built_on.values():
+                if self._turns.get(before.txid) != before:
+                    raise FailedException(
+                        f"Attempt {live.attempt} has compared its rows with those of attempt "
+                        f"{before}, which failed since. The batch is replayed."
+                    )
             self._spouts.commit(live.attempt, live.reads)
 
     def prepare(

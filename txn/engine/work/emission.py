@@ -116,6 +116,7 @@ class Emissions:
         emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
         evaluation.dimension = lambda node: self._look_up(node, emission, dimensions)
+        evaluation.recall = lambda node, side: self._lookups.recall(node, side, emission)
         evaluation.reading = emission.reading
         evaluation.compute_shared = shared.compute
         self._alive[attempt] = emission

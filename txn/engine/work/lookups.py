@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Lookup, Unknown
-from txn.dataflow.graph import FinalValues, NewValues, StateQuery
-from txn.engine.base.attempt import Emission, table_publication
+from txn.dataflow.graph import FinalValues, NewValues, Node, Sink, StateQuery
+from txn.dataflow.kept import Kept
+from txn.engine.base.attempt import Emission, LiveAttempt, table_publication
 from txn.engine.work.staging import Stager
 from txn.engine.work.tables import Committed, Tables
-from txn.errors import StateError, TableAbsentError, TopologyError
+from txn.errors import FailedException, StateError, TableAbsentError, TopologyError
 from txn.interfaces import KeysReader, StoredRows
-from txn.interfaces.committer_capabilities import DescribesState, ReadsAsOf, reporting_changes
+from txn.interfaces.committer_capabilities import (
+    DescribesState,
+    ReadsAsOf,
+    RecallsRows,
+    reporting_changes,
+)
 from txn.spark.names import quoted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
@@ -52,7 +58,11 @@ class Lookups:
 
     def find(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         """Find the rows that a stream takes from a table."""
-        stored = self._find_rows(node, emission)
+        return self._for_staging(self._find_rows(node, emission), emission)
+
+    def _for_staging(
+        self, stored: StoredRows | Unknown, emission: Emission
+    ) -> StoredRows | Unknown:
         if isinstance(stored, Unknown):
             return stored
         emission.stored.append(stored)
@@ -124,6 +134,52 @@ class Lookups:
         if isinstance(committer, ReadsAsOf):
             rows = committer.state_as_of(committed.txid, exact=exact)
         return rows or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
+
+    # --- rows of earlier txids ---------------------------------------------------------------
+
+    def recall(self, node: Node, side: int, emission: Emission) -> StoredRows | Unknown:
+        """Find what a node keeps of all smaller txids, also of those not committed yet."""
+        sink = next(
+            sink
+            for sink in self._tables.all
+            if isinstance(sink.parent, Kept)
+            and (sink.parent.owner, sink.parent.side) == (node, side)
+        )
+        return self._for_staging(self._rows_before(sink, emission), emission)
+
+    def _rows_before(self, sink: Sink, emission: Emission) -> StoredRows | Unknown:
+        committer = sink.committer
+        assert isinstance(committer, RecallsRows)
+        while True:
+            committed = self._tables.committed
+            before = self._staged_since(committed, emission, sink)
+            staged = [live.staged[sink.name] for live in before]
+            rows: StoredRows | Unknown = Unknown(frozenset({f"table '{sink.name}'"}), empty=True)
+            if sink.name in committed.versions or any(one.files for one in staged):
+                rows = committer.rows_as_of(committed.txid, staged)
+            if committed is self._tables.committed:
+                emission.built_on |= {live.attempt.txid: live.attempt for live in before}
+                return rows
+            # A later txid was committed meanwhile, and its files were read twice or not at all.
+
+    @staticmethod
+    def _staged_since(committed: Committed, emission: Emission, sink: Sink) -> list[LiveAttempt]:
+        """The attempts between the newest committed txid and this one.
+
+        Raises:
+            FailedException: one is not staged.
+        """
+        own = emission.evaluation.attempt
+        by_txid = {live.attempt.txid: live for live in emission.earlier if sink.name in live.staged}
+        between = range(committed.txid + 1, own.txid)
+        missing = next((txid for txid in between if txid not in by_txid), None)
+        if missing is not None:
+            raise FailedException(
+                f"Attempt {own} compares its rows with those of txid {missing}, which is not "
+                "staged any more: it is replayed itself.",
+                number="TXN-501",
+            )
+        return [by_txid[txid] for txid in between]
 
     def _foreign_state(self, node: StateQuery) -> StoredRows | Unknown:
         try:

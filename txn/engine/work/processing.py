@@ -173,7 +173,17 @@ class Processing:
                 one_task=one_task,
             )
             emission.evaluation.watermark_before = live.watermark_before
+            if live.awaited:
+                raise ColumnsUnknownError(
+                    f"Attempt {live.attempt} waits until those before it are staged, because "
+                    "drop_duplicates() compares their rows first: one needs columns of stream "
+                    f"'{min(live.awaited)}', which were not known yet.",
+                    live.awaited,
+                )
+            emission.earlier, emission.built_on = live.earlier, live.built_on
             self._stager.require_columns(emission)  # here the transforms are called
+            # Each attempt would otherwise keep all attempts before it.
+            emission.earlier = live.earlier = ()
             return emission
 
     def _measure(self, group: Sequence[LiveAttempt], emissions: Sequence[Emission]) -> None:

@@ -18,9 +18,10 @@ from txn.engine.base.shared_rows import compute_shared, require_one_copy
 from txn.engine.work.tables import Tables
 from txn.engine.work.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
-from txn.interfaces import SpoutKind, Staged
+from txn.interfaces import WATERMARK, SpoutKind, Staged
 from txn.interfaces.committer_capabilities import CompletesColumns, StagesTogether
 from txn.interfaces.publication import Unasked
+from txn.spark.lazy import sf
 from txn.spark.own_session import moved
 from txn.text import placed
 
@@ -73,7 +74,7 @@ class Stager:
             rows = _complete(sink, evaluation.rows(sink.parent))
             if isinstance(rows, Unknown):
                 return rows
-            return replace(rows, frame=self._partials(sink, rows.frame))
+            return replace(rows, frame=self._partials(sink, rows.frame, evaluation.watermark))
 
         return evaluation.fitting(sink.parent, compute)
 
@@ -146,7 +147,8 @@ class Stager:
         """The partials of rows to stage, after opening the table for them."""
 
         def compute() -> Rows | Unknown:
-            return replace(rows, frame=self._partials(sink, rows.frame, counts))
+            frame = self._partials(sink, rows.frame, evaluation.watermark, counts)
+            return replace(rows, frame=frame)
 
         partials = evaluation.fitting(sink.parent, compute)
         partials = self._open_table(sink, partials, evaluation)
@@ -178,9 +180,15 @@ class Stager:
         return rows
 
     def _partials(
-        self, sink: Sink, rows: DataFrame, counts: Conservation | None = None
+        self,
+        sink: Sink,
+        rows: DataFrame,
+        watermark: int | None,
+        counts: Conservation | None = None,
     ) -> DataFrame:
         require_columns(rows, sink.committer.required_columns(), sink.parent.label())
+        if sink.committer.takes_watermark:
+            rows = rows.withColumn(WATERMARK, sf.lit(watermark).cast("bigint"))
         if counts is None:
             return explain(sink.parent, lambda: sink.committer.partials(rows))
         # Spark reports an observation to the session that runs the job, and to no other.

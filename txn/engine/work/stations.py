@@ -112,6 +112,11 @@ class Stations:
         return [*self._emissions.undecided, *self._tables.undecided]
 
     @property
+    def in_order(self) -> bool:
+        """Whether an attempt is processed only when those of all smaller txids are staged."""
+        return self._tables.in_order
+
+    @property
     def facts(self) -> SpoutFacts:
         """The spouts' answers that users see. Safe from any thread."""
         return self._spouts.facts

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.expectations import rules_by_stream
 from txn.dataflow.graph import Sink
+from txn.dataflow.kept import Kept
 from txn.engine.base.killpoints import reached
 from txn.errors import TableRefusedError
 from txn.interfaces import NOTICES, CommitterContext, Publication
@@ -56,6 +57,8 @@ class Tables:
         rules = chain.from_iterable(rules_by_stream(sinks).values())
         self.has_event_time = any(rule.measured for rule in rules)
         """Whether a stream has a watermark."""
+        self.in_order = any(isinstance(sink.parent, Kept) for sink in sinks)
+        """Whether an attempt is processed only when those of all smaller txids are staged."""
         self.committed = Committed()
         """Replaced as a whole, so that any thread may read it."""
         self._changing = False

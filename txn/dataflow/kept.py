@@ -1,0 +1,68 @@
+"""Rows of a stream that its later txids look up, for a table of the topology's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.dataflow.graph import Derived, Node, promise_of
+from txn.errors import TopologyError
+from txn.interfaces import SpoutKind
+from txn.spark.lazy import sf
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Kept", "require_replays"]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(Derived):
+    """What later txids look up, of the rows of a stream."""
+
+    owner: Node
+    """The node that looks it up."""
+    side: int
+    """Which of the owner's tables it is."""
+    name: str
+    """Of the table's folder."""
+    keys: tuple[str, ...]
+    """The columns by which it is looked up."""
+    time: str | None
+    """The event time; None: there is none."""
+    after: int | None
+    """Microseconds behind the watermark, up to which it is looked up; None: for ever."""
+    whole: bool
+    """Whether whole rows are kept; False: the keys, each once."""
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return f"what {self.owner.operation} keeps"
+
+    def kept(self, rows: DataFrame) -> DataFrame:
+        """The columns that the table takes."""
+        if self.whole:
+            return rows
+        times = () if self.time is None else (self.time,)
+        names = dict.fromkeys((*self.keys, *times))
+        return rows.select(*(sf.col(quoted(name)) for name in names))
+
+
+def require_replays(node: Node, where: str) -> None:
+    """Refuse a stream whose replays may lose rows that later txids look up.
+
+    Args:
+        where: the method and its stream.
+
+    Raises:
+        TopologyError: it has a non-transactional spout.
+    """
+    promise = promise_of(node)
+    if promise.kind is SpoutKind.NON_TRANSACTIONAL:
+        raise TopologyError(
+            f"{where}: {promise.why}, so a replay may lose rows that later ones are compared "
+            "with. Use a transactional or an opaque spout.",
+            number="TXN-106",
+        )

@@ -1,0 +1,190 @@
+"""The same event twice: rows that repeat an earlier one of the stream, across txids.
+
+A stream's rows are compared with each other and with the keys that txids before have kept; a row
+that repeats one breaks a rule (`NoRepeat`), so repeats are counted as all rows that break a rule.
+The keys of the others go to a table of the topology's own (`Kept`), which the next txids look up.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.dataflow.expectations import Expectation
+from txn.dataflow.graph import Derived, Node, require_columns
+from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.watermarks import Duration, event_column, microseconds
+from txn.errors import TopologyError
+from txn.interfaces.committer_capabilities import FIRST_AT
+from txn.spark.lazy import sf
+from txn.spark.names import quoted
+from txn.spark.ordering import orderable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["NoRepeat", "Repeats"]
+
+_MARK = "txn_repeat"
+"""The column of `Repeats` that tells whether a row repeats an earlier one."""
+_KEY, _KNOWN = "txn_key_", "txn_known"
+"""Columns of the keys of earlier txids, while they are compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Repeats(Derived):
+    """A stream's rows, each with a mark: whether a row before has the same keys.
+
+    Of the rows of one txid with the same keys, the one with the smallest event time is the first
+    (with `within`); of several such, the one with the smallest values, column by column. So a
+    replay over the same rows marks the same ones.
+
+    Source: `dropDuplicatesWithinWatermark` of Structured Streaming.
+    """
+
+    keys: tuple[str, ...]
+    time: str | None
+    """The event time; None if keys are kept for ever."""
+    within: int | None
+    """Microseconds of event time for which keys are kept; None: for ever."""
+
+    @classmethod
+    def of(cls, node: Node, keys: Sequence[str], within: Duration | None) -> Repeats:
+        """Make the node from what `Stream.drop_duplicates` was given.
+
+        Raises:
+            TopologyError: no column, no duration, no watermark to end the keys with, or a replay
+                of the stream may bring the same rows twice.
+        """
+        where = f"drop_duplicates() of stream '{node.label()}'"
+        if not keys:
+            raise TopologyError(
+                f"{where} names no column. Name those that identify an event, for example "
+                "drop_duplicates(['event_id'], within='7 days').",
+                number="TXN-109",
+            )
+        time, after = event_column(node), None
+        if within is not None:
+            after = microseconds(within, f"{where}: within")
+            if time is None:
+                raise TopologyError(
+                    f"{where}: within={within!r} counts in event time, and the stream has none. "
+                    "Give each stream behind it a watermark over one column before, for example "
+                    "watermark('at', '10 minutes'); or leave within out, and all keys are kept.",
+                    number="TXN-123",
+                )
+        require_replays(node, where)
+        return cls(node, tuple(keys), time if after is not None else None, after)
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "drop_duplicates"
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The keys, and the event time."""
+        times = () if self.time is None else (self.time,)
+        return tuple(dict.fromkeys((*self.keys, *times)))
+
+    def kept(self, passed: Node) -> Kept:
+        """The keys that later txids look up, of the rows that repeat none."""
+        name = f"{self.label()}_keys_{'_'.join(self.keys)}"
+        return Kept(passed, self, 0, name, self.keys, self.time, self.within, whole=False)
+
+    def require_columns(self, rows: DataFrame) -> None:
+        """Refuse a stream without a key or its event time as a timestamp, or with the mark."""
+        require_columns(rows, self.columns_read, self.label())
+        taken = next((name for name in rows.columns if name.lower() == _MARK), None)
+        if taken is not None:
+            raise TopologyError(
+                f"drop_duplicates() marks rows in a column '{_MARK}', and stream '{self.label()}' "
+                f"has a column '{taken}'. Rename it in a transform before.",
+                number="TXN-101",
+            )
+        found = "" if self.time is None else rows.schema[self.time].dataType.simpleString()
+        if found not in ("", "timestamp"):
+            raise TopologyError(
+                f"drop_duplicates() of stream '{self.label()}' needs its event time "
+                f"'{self.time}' as a timestamp, and after a transform it is {found}. Leave the "
+                "column of the watermark as it is.",
+                number="TXN-123",
+            )
+
+    def kept_keys(
+        self, stored: DataFrame, watermark: int | None, asked: DataFrame | None
+    ) -> DataFrame:
+        """The keys that a txid with this watermark compares its rows with, each once.
+
+        Args:
+            stored: the table of keys, or its rows with the keys of the txid.
+            asked: the rows of the txid, if `stored` has many others.
+        """
+        if self.within is not None and watermark is not None:
+            first, bound = sf.col(FIRST_AT), sf.timestamp_micros(sf.lit(watermark - self.within))
+            stored = stored.where(first.isNull() | (first > bound))
+        kept = stored.select(
+            *(sf.col(quoted(key)).alias(f"{_KEY}{key}") for key in self.keys),
+            sf.lit(True).alias(_KNOWN),
+        )
+        if asked is not None:
+            kept = kept.join(asked, self._same_keys(asked, kept), "left_semi")
+        return kept.distinct()
+
+    def marked(self, rows: DataFrame, kept: DataFrame | None = None) -> DataFrame:
+        """All rows with their mark.
+
+        Args:
+            kept: what `kept_keys` returns; None: no txid before has seen any key.
+        """
+        from pyspark.sql import Window
+
+        keys = (sf.col(quoted(key)) for key in self.keys)
+        same = Window.partitionBy(*keys).orderBy(*self._order(rows))
+        again = rows.withColumn(_MARK, sf.row_number().over(same) > 1)
+        if kept is None:
+            return again
+        joined = again.join(kept, self._same_keys(again, kept), "left")
+        # By frame, not by name alone: the stream may have columns with the names of `kept`.
+        mark = again[_MARK] | kept[_KNOWN].isNotNull()
+        return joined.select(*(again[quoted(name)] for name in rows.columns), mark.alias(_MARK))
+
+    def _same_keys(self, rows: DataFrame, kept: DataFrame) -> Column:
+        # NULL is a key like any other.
+        pairs = (rows[quoted(key)].eqNullSafe(kept[quoted(f"{_KEY}{key}")]) for key in self.keys)
+        return functools.reduce(operator.and_, pairs)
+
+    def _order(self, rows: DataFrame) -> list[Column]:
+        """What makes one row of some with the same keys the first."""
+        values = [orderable(f) for f in rows.schema if f.name not in self.columns_read]
+        times = [] if self.time is None else [sf.col(quoted(self.time)).asc_nulls_last()]
+        return [*times, *values, *([] if times or values else [sf.lit(1)])]
+
+
+@dataclass(frozen=True, eq=False)
+class NoRepeat(Expectation):
+    """The rule that a row repeats none before it."""
+
+    @classmethod
+    def of(cls, repeats: Repeats) -> NoRepeat:
+        """Make the rule; its name says the keys."""
+        names = ", ".join(repeats.keys)
+        return cls(repeats, f"duplicate {names}", f"NOT {_MARK}", "drop")
+
+    @property
+    def method(self) -> str:
+        """The method of `Stream` that has made it."""
+        return "drop_duplicates"
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The mark, which no stream below has."""
+        return (_MARK,)
+
+    @property
+    def condition_text(self) -> str:
+        """The condition for messages."""
+        return "no row before has the same keys"

@@ -1,0 +1,337 @@
+"""Two streams in time: rows that match although they come in different txids.
+
+Both sides are kept until their time is over (`Kept`). A txid brings the matches of its own rows
+with each other and with those kept. Rows without a match come out in the txid whose watermark
+passes the last moment at which one could have come: no row of a later txid can contradict them.
+
+Source: Structured Streaming's stream-stream joins, Flink's interval joins and temporal joins.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.dataflow.graph import Node, require_columns
+from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
+from txn.errors import TopologyError
+from txn.spark.lazy import sf
+from txn.spark.names import quoted
+from txn.spark.ordering import orderable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["JoinInTime", "Span"]
+
+_RIGHT = "txn_right_"
+"""What the columns of the right side begin with, while both sides are joined."""
+_KEY, _PLACE, _TIME, _ONE, _OTHER = "txn_key_", "txn_place_", "txn_time", "txn_one", "txn_other"
+"""Columns of `_newest`: keys, the order of right rows of one time, the time, a row of a side."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The watermarks between which the time of rows ends in a txid, in microseconds."""
+
+    before: int | None
+    """That of the txid before."""
+    watermark: int | None
+    """That of the txid."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row's time can end."""
+        return self.watermark is None or self.watermark == self.before
+
+    def ends(self, time: Column, after: int) -> Column:
+        """The condition that a time plus `after` lies in it."""
+        assert self.watermark is not None
+        is_over = time <= sf.timestamp_micros(sf.lit(self.watermark - after))
+        if self.before is not None:
+            is_over &= time > sf.timestamp_micros(sf.lit(self.before - after))
+        return is_over
+
+
+@dataclass(frozen=True, eq=False)
+class JoinInTime(Node):
+    """Rows of two streams with the same keys and event times at most `within` apart."""
+
+    left: Node
+    right: Node
+    on: tuple[str, ...]
+    kind: str
+    """A value of `JOIN_KINDS`, or "newest": each left row with the newest right row before it."""
+    times: tuple[str, str]
+    """The event time of each side."""
+    within: int
+    """Microseconds."""
+
+    @classmethod
+    def of(
+        cls, left: Node, right: Node, on: tuple[str, ...], kind: str, within: Duration
+    ) -> JoinInTime:
+        """Make the node from what a method of `Stream` was given.
+
+        Raises:
+            TopologyError: no duration; a side without a watermark, with the same name for its event
+                time as the other, or with late rows where rows without a match come out.
+        """
+        method = "join_as_of" if kind == "newest" else "join"
+        where = f"{method}() of stream '{left.label()}'"
+        micros = microseconds(within, f"{where}: within")
+        times = []
+        for node in (left, right):
+            time = event_column(node)
+            if time is None:
+                raise TopologyError(
+                    f"{where}: within={within!r} counts in event time, and stream "
+                    f"'{node.label()}' has none. Give each stream behind it a watermark over one "
+                    "column before, for example watermark('at', '10 minutes').",
+                    number="TXN-123",
+                )
+            if kind not in ("inner", "semi") and not guarded(node):
+                raise TopologyError(
+                    f"{where}: a late row of stream '{node.label()}' could match one that has come "
+                    "out without a match. Give the stream a watermark with late='drop' or "
+                    "late='set_aside'.",
+                    number="TXN-123",
+                )
+            require_replays(node, where)
+            times.append(time)
+        if times[0] == times[1]:
+            raise TopologyError(
+                f"{where}: both sides call their event time '{times[0]}'. Rename one of them in a "
+                "transform before its watermark.",
+                number="TXN-107",
+            )
+        return cls(left, right, on, kind, (times[0], times[1]), micros)
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.left, self.right)
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "join_as_of" if self.kind == "newest" else "join within"
+
+    @property
+    def brings_late_rows(self) -> bool:
+        """True: a match has the times of both rows, and the older one may be over."""
+        return True
+
+    @property
+    def hands_on_later(self) -> bool:
+        """Whether rows come out when their time is over, also in a txid that reads nothing."""
+        return self.kind not in ("inner", "semi")
+
+    @property
+    def after(self) -> int:
+        """Microseconds behind the watermark, up to which rows are kept.
+
+        A row is over `within` after its time, and what it was compared with is up to `within`
+        older.
+        """
+        return 2 * self.within if self.kind not in ("inner", "newest") else self.within
+
+    def kept(self) -> tuple[Kept, Kept]:
+        """The rows of both sides that later txids look up."""
+        keys = "_".join(self.on)
+        return (
+            self._kept(0, self.left, f"{self.label()}_left_{self.kind}_{keys}"),
+            self._kept(1, self.right, f"{self.label()}_right_{self.kind}_{keys}"),
+        )
+
+    def _kept(self, side: int, node: Node, name: str) -> Kept:
+        return Kept(node, self, side, name, self.on, self.times[side], self.after, whole=True)
+
+    def _require_columns(self, left: DataFrame, right: DataFrame) -> None:
+        """Refuse sides that lack a column, or have the same one besides those to join on."""
+        for frame, node, time in zip((left, right), self.parents, self.times, strict=True):
+            require_columns(frame, (*self.on, time), node.label())
+        if self.kind in ("semi", "anti"):
+            return
+        own = {name.lower() for name in left.columns}
+        names = [name for name in right.columns if name not in self.on and name.lower() in own]
+        if names:
+            raise TopologyError(
+                f"{self.operation} of streams '{self.label()}' would have two columns '{names[0]}'."
+                " Rename one of them in a transform before.",
+                number="TXN-107",
+            )
+
+    # --- the rows of a txid ------------------------------------------------------------------
+
+    def result(
+        self,
+        new: Sequence[DataFrame],
+        asked: Sequence[DataFrame | None],
+        kept: Sequence[DataFrame | None],
+        span: Span,
+    ) -> DataFrame:
+        """The rows that a txid hands on.
+
+        Args:
+            new: the rows of the txid, of each side.
+            asked: rows of earlier txids of each side, at least those with keys of the other one's
+                new rows; None: none match.
+            kept: all rows of earlier txids of each side; None: there are none.
+        """
+        left, right = new
+        self._require_columns(left, right)
+        found = []
+        if self.kind not in ("anti", "newest"):
+            found += self._matches(
+                left, right, self._alive(new, asked, span), self._alive(new, kept, span)
+            )
+        if self.hands_on_later and not span.is_empty:
+            found += self._over(left, right, span, *self._alive(new, kept, span))
+        if not found:
+            nothing = left.where(sf.lit(False))
+            return nothing if self.kind == "anti" else self._with_nulls(nothing, left, right)
+        return functools.reduce(lambda one, other: one.unionByName(other), found)
+
+    def _alive(
+        self, new: Sequence[DataFrame], stored: Sequence[DataFrame | None], span: Span
+    ) -> list[DataFrame | None]:
+        """The rows of earlier txids that a txid may need, with the columns of its own."""
+        found: list[DataFrame | None] = []
+        for own, rows, time in zip(new, stored, self.times, strict=True):
+            if rows is not None:
+                rows = rows.select(*(sf.col(quoted(name)) for name in own.columns))
+            if rows is not None and span.before is not None:
+                bound = sf.timestamp_micros(sf.lit(span.before - self.after))
+                rows = rows.where(sf.col(quoted(time)) > bound)
+            found.append(rows)
+        return found
+
+    def _matches(
+        self,
+        left: DataFrame,
+        right: DataFrame,
+        asked: Sequence[DataFrame | None],
+        kept: Sequence[DataFrame | None],
+    ) -> list[DataFrame]:
+        """The matches that the rows of a txid bring, with each other and with earlier ones."""
+        old_left, old_right = asked
+        all_right = right if old_right is None else right.unionByName(old_right)
+        if self.kind != "semi":
+            found = [self._joined(left, all_right, "inner")]
+            if old_left is not None:
+                found.append(self._joined(old_left, right, "inner"))
+            return [self._shown(rows, left, right) for rows in found]
+        found = [self._joined(left, all_right, "left_semi")]
+        if old_left is not None:
+            matched = self._joined(old_left, right, "left_semi")
+            if kept[1] is not None:  # these have had their match before
+                matched = self._joined(matched, kept[1], "left_anti")
+            found.append(matched)
+        return found
+
+    def _over(
+        self,
+        left: DataFrame,
+        right: DataFrame,
+        span: Span,
+        old_left: DataFrame | None,
+        old_right: DataFrame | None,
+    ) -> list[DataFrame]:
+        """The rows whose time is over in a txid: those without a match, or with their newest one.
+
+        Args:
+            left: gives the columns of its side.
+            right: likewise.
+        """
+        found = []
+        if self.kind == "newest" and old_left is not None:
+            ended = old_left.where(span.ends(sf.col(quoted(self.times[0])), 0))
+            others = right.where(sf.lit(False)) if old_right is None else old_right
+            found.append(self._shown(self._newest(ended, others), left, right))
+        if self.kind in ("left", "full", "anti") and old_left is not None:
+            rows = self._unmatched(0, old_left, old_right, span)
+            found.append(rows if self.kind == "anti" else self._with_nulls(rows, left, right))
+        if self.kind in ("right", "full") and old_right is not None:
+            rows = self._unmatched(1, old_right, old_left, span)
+            found.append(self._with_nulls(rows, left, right))
+        return found
+
+    def _unmatched(
+        self, side: int, rows: DataFrame, others: DataFrame | None, span: Span
+    ) -> DataFrame:
+        ended = rows.where(span.ends(sf.col(quoted(self.times[side])), self.within))
+        if others is None:
+            return ended
+        return self._joined(ended, others, "left_anti", side)
+
+    def _newest(self, left: DataFrame, right: DataFrame) -> DataFrame:
+        """Each left row once, with the newest right row at or before it; of several the largest.
+
+        One pass over both in the order of time.
+        """
+        from pyspark.sql import Window
+
+        keys = [sf.col(quoted(key)).alias(f"{_KEY}{n}") for n, key in enumerate(self.on)]
+        places = [orderable(field).alias(f"{_PLACE}{n}") for n, field in enumerate(right.schema)]
+        times = [sf.col(quoted(time)).alias(_TIME) for time in self.times]
+        ones = left.select(*keys, times[0], sf.struct("*").alias(_ONE))
+        others = right.select(*keys, times[1], sf.struct("*").alias(_OTHER), *places)
+        both = ones.unionByName(others, allowMissingColumns=True)
+        names = [
+            [f"{kind}{n}" for n in range(len(of))] for kind, of in ((_KEY, keys), (_PLACE, places))
+        ]
+        order = (sf.col(_TIME), sf.col(_ONE).isNotNull(), *map(sf.col, names[1]))
+        before = Window.partitionBy(*names[0]).orderBy(*order)
+        before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        found = both.withColumn(_OTHER, sf.last(_OTHER, ignorenulls=True).over(before))
+        age = sf.unix_micros(_TIME) - sf.unix_micros(sf.col(_OTHER).getField(self.times[1]))
+        fits = [age <= self.within, *(sf.col(name).isNotNull() for name in names[0])]
+        newest = sf.when(functools.reduce(operator.and_, fits), sf.col(_OTHER))
+        return found.where(sf.col(_ONE).isNotNull()).select(
+            f"{_ONE}.*",
+            *(newest.getField(name).alias(f"{_RIGHT}{name}") for name in right.columns),
+        )
+
+    def _joined(self, one: DataFrame, other: DataFrame, how: str, side: int = 0) -> DataFrame:
+        """Join rows of a side with those of the other one, whose columns get names of their own."""
+        renamed = other.select(
+            *(sf.col(quoted(name)).alias(f"{_RIGHT}{name}") for name in other.columns)
+        )
+        same = [one[quoted(key)] == renamed[quoted(f"{_RIGHT}{key}")] for key in self.on]
+        own = one[quoted(self.times[side])]
+        others = renamed[quoted(f"{_RIGHT}{self.times[1 - side]}")]
+        apart = sf.unix_micros(own) - sf.unix_micros(others)
+        least = 0 if self.kind == "newest" else -self.within
+        near = (apart >= least) & (apart <= self.within)
+        return one.join(renamed, functools.reduce(operator.and_, (*same, near)), how)
+
+    @staticmethod
+    def _right(name: str) -> Column:
+        return sf.col(quoted(f"{_RIGHT}{name}"))
+
+    def _shown(self, joined: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
+        """The columns of a result: those to join on, the other ones of the left, of the right."""
+        others = [name for name in left.columns if name not in self.on]
+        return joined.select(
+            *(sf.col(quoted(name)) for name in (*self.on, *others)),
+            *(self._right(n).alias(n) for n in right.columns if n not in self.on),
+        )
+
+    def _with_nulls(self, rows: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
+        """Rows of one side, with NULL for the columns of the other."""
+        types = {field.name: field.dataType for field in (*left.schema, *right.schema)}
+        names = [n for n in (*left.columns, *right.columns) if n not in self.on]
+        return rows.select(
+            *(sf.col(quoted(name)) for name in self.on),
+            *(
+                sf.col(quoted(name))
+                if name in rows.columns
+                else sf.lit(None).cast(types[name]).alias(name)
+                for name in names
+            ),
+        )
