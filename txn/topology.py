@@ -145,7 +145,7 @@ class Topology:
                     f"the first StateTable or AppendTable, and topology '{self.name}' has neither.",
                     number="TXN-105",
                 )
-            name = re.sub(r"[^\w.-]", "-", kept.name)
+            name = re.sub(r"[^\w.-]", "-", f"{self.name}_{kept.name}")
             committer = self._beside.keeping(
                 name, kept.keys, kept.time, kept.after, whole=kept.whole
             )
@@ -602,8 +602,8 @@ class Stream:
         time. A replay with other rows lets go of the keys of those before. Dropped rows are counted
         in every table's log as the rule "duplicate KEYS" (see `expect`).
 
-        The keys are in a table of the topology's own, beside its first table, named after stream
-        and keys. Processing of a txid goes on beside the commits of those before; it begins when
+        The keys are in a table of the topology's own, beside its first table, named after topology,
+        stream and keys. Processing of a txid goes on beside the commits of those before; it begins when
         these are staged.
 
         Source: Structured Streaming's `dropDuplicates`, `dropDuplicatesWithinWatermark`.

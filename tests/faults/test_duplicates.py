@@ -222,7 +222,7 @@ def test_a_longer_duration_counts_from_the_newest_first_row(
 
     run([], WITHIN)
     run([(f"k{n}", n, _at(31)) for n in range(16)], hour)
-    assert [k for (k,) in rows_of(warehouse / "s_keys_k", "k")].count("a") == 1
+    assert [k for (k,) in rows_of(warehouse / "once_s_keys_k", "k")].count("a") == 1
     run([("c", 4, _at(72)), ("a", 5, _at(70))], hour)
     assert [v for k, v in rows_of(warehouse / "rows", "k", "v") if k == "a"] == [1, 3]
 
@@ -338,7 +338,7 @@ def test_merged_streams_share_their_keys(spark: SparkSession, warehouse: Path) -
     merged.partition_persist(AppendTable(warehouse / "rows"))
     run_in_memory(made, spark)
     assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("a", 2), ("b", 2)]
-    assert rows_of(warehouse / "one-two_keys_k_v", "k", "v") == [("a", 1), ("a", 2), ("b", 2)]
+    assert rows_of(warehouse / "merged_one-two_keys_k_v", "k", "v") == [("a", 1), ("a", 2), ("b", 2)]
 
 
 @pytest.mark.parametrize(
@@ -380,6 +380,6 @@ def test_a_table_of_ones_own_is_not_taken_for_keys(warehouse: Path) -> None:
     """A table where the keys would lie is refused, whichever is declared first."""
     made = Topology("t")
     stream = made.stream("s", MemoryTransactionalSpout([], SCHEMA)).drop_duplicates("k")
-    stream.partition_persist(AppendTable(warehouse / "s_keys_k"))
+    stream.partition_persist(AppendTable(warehouse / "t_s_keys_k"))
     with pytest.raises(TopologyError, match="TXN-110|already"):
         assert made.sinks
