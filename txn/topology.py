@@ -149,8 +149,9 @@ class Topology:
             committer = self._beside.keeping(
                 name, kept.keys, kept.time, kept.after, whole=kept.whole
             )
-            sink = self._kept[kept] = Sink(kept, committer)
+            sink = Sink(kept, committer)
             self._require_own_place(sink)
+            self._kept[kept] = sink
         return sink
 
     def stream(
@@ -603,8 +604,8 @@ class Stream:
         in every table's log as the rule "duplicate KEYS" (see `expect`).
 
         The keys are in a table of the topology's own, beside its first table, named after topology,
-        stream and keys. Processing of a txid goes on beside the commits of those before; it begins when
-        these are staged.
+        stream and keys. Processing of a txid goes on beside the commits of those before; it begins
+        when these are staged.
 
         Source: Structured Streaming's `dropDuplicates`, `dropDuplicatesWithinWatermark`.
 

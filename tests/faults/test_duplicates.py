@@ -338,7 +338,11 @@ def test_merged_streams_share_their_keys(spark: SparkSession, warehouse: Path) -
     merged.partition_persist(AppendTable(warehouse / "rows"))
     run_in_memory(made, spark)
     assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("a", 2), ("b", 2)]
-    assert rows_of(warehouse / "merged_one-two_keys_k_v", "k", "v") == [("a", 1), ("a", 2), ("b", 2)]
+    assert rows_of(warehouse / "merged_one-two_keys_k_v", "k", "v") == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 2),
+    ]
 
 
 @pytest.mark.parametrize(

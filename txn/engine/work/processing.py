@@ -175,8 +175,8 @@ class Processing:
             emission.evaluation.watermark_before = live.watermark_before
             if live.awaited:
                 raise ColumnsUnknownError(
-                    f"Attempt {live.attempt} waits until those before it are staged, because "
-                    "drop_duplicates() compares their rows first: one needs columns of stream "
+                    f"Attempt {live.attempt} waits until those before it are staged, because its "
+                    "rows are compared with theirs, and one needs columns of stream "
                     f"'{min(live.awaited)}', which were not known yet.",
                     live.awaited,
                 )
