@@ -442,7 +442,7 @@ class Topology:
                 number="TXN-109",
             )
 
-    def _add_sink(self, node: Node, committer: Committer, declared: object) -> Sink:
+    def _add_sink(self, node: Node, committer: Committer, declared: object = None) -> Sink:
         sink = Sink(node, committer)
         sink.check_pairing()
         self._require_own_place(sink)

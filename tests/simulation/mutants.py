@@ -244,7 +244,7 @@ def _prepare_touched(self: Any, staged: Staged, publication: Publication) -> Pre
     if not old and not staged.files:
         return Prepared(staged, (), (), self._log.version)
     read_url = self._storage.read_url
-    rows = self._rewrite.rows(old, staged.files, publication, reverts, read_url, True)
+    rows = self._rewrite.rows(old, staged.files, publication, reverts, read_url, True, None)
     adds = self._area.write(rows, staged.attempt, partition_by="txn_bucket")
     return Prepared(staged, adds, old, self._log.version)
 

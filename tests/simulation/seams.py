@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import committers.append_table
+import committers.appending
 import committers.log_layout.committer
 import committers.open_table
 import committers.publishing.append
@@ -140,9 +140,9 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.engine.filling, "time", clock),
         (txn.engine.work.history, "Storage", delta.SimStorage),
-        (committers.append_table, "strict_reader", tables.RowReader),
-        (committers.append_table, "types_of", lambda spec: {}),
-        (committers.append_table, "renamed_and_cast", tables.renamed_and_cast),
+        (committers.appending, "strict_reader", tables.RowReader),
+        (committers.appending, "types_of", lambda spec: {}),
+        (committers.appending, "renamed_and_cast", tables.renamed_and_cast),
         (committers.state_committer, "generation_rows", tables.generation_rows),
         (txn.engine.loop.equipment, "own_session", spark.same_session),
         (txn.engine.work.jobs, "SettingsWatch", spark.NoWatch),

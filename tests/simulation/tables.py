@@ -165,7 +165,12 @@ class SimCompactedRows(CompactedRows):
     """In place of `committers.log_layout.compacted_rows.CompactedRows`."""
 
     def rows(
-        self, files: Sequence[ActiveFile], now: object, committed: object, schema: object
+        self,
+        files: Sequence[ActiveFile],
+        now: object,
+        committed: object,
+        schema: object,
+        watermark: object,
     ) -> Any:
         return Frame(model.merge(_rows_of(self, [file.path for file in files])))
 
@@ -195,13 +200,18 @@ class SimLog(Shaped, LogCommitter):
         return self._staged_schema
 
 
-def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
+def from_previous_values(layout: object, written: Frame, txid: int, former: object) -> Frame:
     """In place of `committers.state.changes.from_previous_values`."""
     return Frame(model.changes_in(written.rows, txid))
 
 
 def from_replaced_rows(
-    layout: object, written: Frame | None, replaced: Frame | None, txid: int, only: object = None
+    layout: object,
+    written: Frame | None,
+    replaced: Frame | None,
+    txid: int,
+    former: object,
+    only: object = None,
 ) -> Frame:
     """In place of `committers.state.changes.from_replaced_rows`."""
     assert only is None
@@ -232,6 +242,7 @@ class SimRewrite(BucketRewrite):
         reverts: bool,
         url_of: Any,
         on_disk: bool,
+        watermark: int | None,
     ) -> Any:
         stored = _rows_of(self, [file.path for file in old])
         if reverts:
