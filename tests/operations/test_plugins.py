@@ -146,8 +146,9 @@ def test_a_kind_by_argument_is_told_with_its_default(install: Install) -> None:
     assert table.guarantee == "exactly once with transactional and opaque spouts"
 
 
-INNER = {"UpsertCommitter", "LogCommitter", "Corrections"}
-"""What StateTable binds, and what KafkaSpout reads corrected records with."""
+INNER = {"UpsertCommitter", "LogCommitter", "KeptRows", "RowsCommitter", "Corrections"}
+"""What StateTable binds or keeps, what AppendTable is, and what KafkaSpout reads corrected records
+with."""
 
 
 def test_every_spout_and_committer_of_the_project_is_a_plugin() -> None:

@@ -38,8 +38,8 @@ SHIPPED = {
     "spouts.memory:MemoryTransactionalSpout": "ChecksReplays CountsRows ReportsLag",
     "spouts.rate:RateSpout": "CountsRows ReportsLag SizesBatches",
     "spouts.reader:ReaderSpout": "ReportsLag",
-    "committers.append_table:AppendTable": f"{TABLE} HoldsRows",
-    "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable",
+    "committers.append_table:AppendTable": f"{TABLE} HoldsRows KeepsBeside",
+    "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable RecallsRows",
     "committers.upsert_layout.committer:UpsertCommitter": f"{STATE} DescribesState",
     "txn.testing:RecordingCommitter": "CleansUp KeepsOwnLog",
     "txn.interfaces:Spout": "",
@@ -53,7 +53,8 @@ def test_a_shipped_plugin_has_its_capabilities_and_a_contract_has_none(target: s
     """The engine finds in each class what it can do, and nothing in what all of them inherit."""
     plugin = resolve_name(target)
     module = spout_capabilities if issubclass(plugin, Spout) else committer_capabilities
-    protocols = {name: getattr(module, name) for name in module.__all__ if name[0].isupper()}
+    public = {name: getattr(module, name) for name in module.__all__}
+    protocols = {name: one for name, one in public.items() if isinstance(one, type)}
     names = {name for name, protocol in protocols.items() if issubclass(plugin, protocol)}
     assert set(SHIPPED[target].split()) == names
 
