@@ -39,7 +39,8 @@ SHIPPED = {
     "spouts.rate:RateSpout": "CountsRows ReportsLag SizesBatches",
     "spouts.reader:ReaderSpout": "ReportsLag",
     "committers.append_table:AppendTable": f"{TABLE} HoldsRows KeepsBeside",
-    "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable RecallsRows",
+    "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable "
+    "RecallsRows",
     "committers.upsert_layout.committer:UpsertCommitter": f"{STATE} DescribesState",
     "txn.testing:RecordingCommitter": "CleansUp KeepsOwnLog",
     "txn.interfaces:Spout": "",
