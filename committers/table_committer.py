@@ -13,7 +13,7 @@ from committers.guard import drop_up_to, held, unfinished
 from committers.open_table import OpenTable
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, StaleFilesError
-from committers.publishing.rewritten import first_missing, up_to_date
+from committers.publishing.rewritten import up_to_date
 from committers.staging.area import newest_txid
 from txn.attempts import LONGEST_GROUP, TransactionAttempt
 from txn.delta.commits import TXID
@@ -150,7 +150,7 @@ class TableCommitter(OpenTable):
         self, rows: DataFrame, paths: Sequence[str], of_keys: KeysReader | None = None
     ) -> StoredRows:
         """Rows read from these files."""
-        return StoredRows(rows, lambda: first_missing(self._storage, paths), of_keys)
+        return StoredRows(rows, lambda: self._storage.first_missing(paths), of_keys)
 
     # --- publish -----------------------------------------------------------------------------
 

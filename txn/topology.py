@@ -442,7 +442,7 @@ class Topology:
                 number="TXN-109",
             )
 
-    def _add_sink(self, node: Node, committer: Committer, declared: object = None) -> Sink:
+    def _add_sink(self, node: Node, committer: Committer, declared: object) -> Sink:
         sink = Sink(node, committer)
         sink.check_pairing()
         self._require_own_place(sink)
@@ -717,19 +717,13 @@ class Stream:
                 is missing.
         """
         self._check_same_topology(other)
-        columns = (on,) if isinstance(on, str) else tuple(on)
-        if not columns:
-            raise TopologyError(
-                f"join() of stream '{self._node.label()}' names no column.", number="TXN-109"
-            )
+        columns = self._columns_of(on, "join")
         check_join(how, self._node.label())
         joined = Join(self._node, other._node, columns, how)
-        return (
-            Stream(self._topology, joined)
-            if within is None
-            else self._join_in_time(
-                JoinInTime.of(self._node, other._node, columns, joined.kind, within)
-            )
+        if within is None:
+            return Stream(self._topology, joined)
+        return self._join_in_time(
+            JoinInTime.of(self._node, other._node, columns, joined.kind, within)
         )
 
     def join_as_of(self, other: Stream, on: str | Sequence[str], *, within: Duration) -> Stream:
@@ -752,12 +746,17 @@ class Stream:
                 is missing.
         """
         self._check_same_topology(other)
+        columns = self._columns_of(on, "join_as_of")
+        return self._join_in_time(JoinInTime.of(self._node, other._node, columns, "newest", within))
+
+    def _columns_of(self, on: str | Sequence[str], method: str) -> tuple[str, ...]:
+        """The columns that a method of this stream was given, at least one."""
         columns = (on,) if isinstance(on, str) else tuple(on)
         if not columns:
             raise TopologyError(
-                f"join_as_of() of stream '{self._node.label()}' names no column.", number="TXN-109"
+                f"{method}() of stream '{self._node.label()}' names no column.", number="TXN-109"
             )
-        return self._join_in_time(JoinInTime.of(self._node, other._node, columns, "newest", within))
+        return columns
 
     def _join_in_time(self, node: JoinInTime) -> Stream:
         for kept in node.kept():
@@ -789,11 +788,7 @@ class Stream:
         Raises:
             TopologyError: no column to look up, or a table of this topology.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        if not keys:
-            raise TopologyError(
-                f"lookup() of stream '{self._node.label()}' names no column.", number="TXN-109"
-            )
+        keys = self._columns_of(on, "lookup")
         wanted = None if columns is None else tuple(columns)
         node = Dimension(self._node, os.fspath(table), keys, wanted, dict(storage_options or {}))
         return Stream(self._topology, node)

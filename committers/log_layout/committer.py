@@ -18,7 +18,6 @@ from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
 from committers.staging.area import random_id
 from committers.state.changes import from_partials
-from committers.state.keys import keys_reader
 from committers.state.layouts import LogLayout
 from committers.state.reading import LogReader
 from committers.state_committer import StateCommitter
@@ -108,19 +107,9 @@ class LogCommitter(StateCommitter[LogLayout], CompactingCommitter):
     def _staged_rows(self, staged: Staged) -> DataFrame:
         return self._reader.rows([file.path for file in staged.files], None, self._spark)
 
-    def rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
-        """The partials of all txids up to `txid`, and those that were staged and not published."""
-        return self._up_to_date(lambda: self._rows_as_of(txid, staged))
-
-    def _rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
-        session = self._reading()
-        rows, paths = self._reader.before(txid + 1, session)
-        own = [file.path for one in staged for file in one.files]
-        if own:
-            rows = rows.unionByName(self._reader.rows(own, None, session))
-        size = self._log.size + sum(file.size for one in staged for file in one.files)
-        of_keys = keys_reader(lambda: rows, self._layout.keys, size, lambda found: found)
-        return self._stored_rows(rows, [*paths, *own], of_keys)
+    @property
+    def _looked_up_by(self) -> Sequence[str]:
+        return self._layout.keys
 
     # --- removal -----------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from committers.appending import AppendingCommitter
 from committers.log_layout.compaction import Pace
 from committers.log_layout.compactor import Compactor
 from committers.publishing.files import ActiveFile
-from txn.interfaces import StagedFile
+from committers.state.keys import keys_reader
+from committers.state.reading import TableReader
+from txn.interfaces import Staged, StagedFile, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,10 +27,34 @@ class CompactingCommitter(AppendingCommitter):
     """Number of files of about one size that become one; None: never. Set before `_begin`."""
     _pace: Pace
     """Decides when a compaction may begin. Set before `_begin`."""
+    _reader: TableReader
 
     def _begin(self) -> None:
         super()._begin()
         self._compactor = Compactor(self._storage, self._compact_files, self._pace, self._new_id)
+
+    # --- rows of earlier txids ---------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _looked_up_by(self) -> Sequence[str]:
+        """The columns by which rows are looked up."""
+
+    def rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
+        """The rows of all txids up to `txid`, and those that were staged and not published."""
+        return self._up_to_date(lambda: self._rows_as_of(txid, staged))
+
+    def _rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
+        session = self._reading()
+        rows, paths = self._reader.before(txid + 1, session)
+        own = [file.path for one in staged for file in one.files]
+        if own:
+            rows = rows.unionByName(self._reader.rows(own, None, session))
+        size = self._log.size + sum(file.size for one in staged for file in one.files)
+        of_keys = keys_reader(lambda: rows, self._looked_up_by, size, lambda found: found)
+        return self._stored_rows(rows, [*paths, *own], of_keys)
+
+    # --- compaction --------------------------------------------------------------------------
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
         """Compact files of committed txids, if there are many or the table is quiet.

@@ -6,7 +6,7 @@ when one of its files no longer exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from committers.publishing.followed import FollowedTable
@@ -14,15 +14,9 @@ from committers.publishing.log import MAX_TRIES
 from txn.errors import TableChangedError, TxnError
 from txn.storage.storage import Storage
 
-__all__ = ["first_missing", "up_to_date"]
+__all__ = ["up_to_date"]
 
 R = TypeVar("R")
-
-
-def first_missing(storage: Storage, paths: Sequence[str]) -> str | None:
-    """The first of these files that does not exist; None if all exist."""
-    sizes = storage.sizes(paths)
-    return next((p for p, size in zip(paths, sizes, strict=True) if size is None), None)
 
 
 def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) -> R:
@@ -40,7 +34,7 @@ def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) ->
         except Exception:
             if table.version != version:
                 continue  # another thread has followed the log to newer files
-            missing = first_missing(storage, [file.path for file in table.files_now()])
+            missing = storage.first_missing([file.path for file in table.files_now()])
             if missing is None:
                 raise
             table.refresh()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from committers.publishing.log import DeltaLog
-from committers.publishing.rewritten import first_missing
 from committers.state.keys import renamed, same_key, side_column, with_keys_of
 from committers.state.layouts import PREV_TXID, LogLayout, UpsertLayout
 from committers.state.merging import BEFORE
@@ -76,7 +75,7 @@ def files_of_held(
             number="TXN-309",
         )
     written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
-    missing = first_missing(storage, [*written, *replaced])
+    missing = storage.first_missing([*written, *replaced])
     if missing is not None:
         raise TableRefusedError(
             f"{message} any more: file {missing} of version {version} was vacuumed. {_VACUUMED}",

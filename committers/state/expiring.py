@@ -22,6 +22,7 @@ from committers.state.partials import merges
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import WATERMARK, Aggregate, Expiry
+from txn.spark.event_times import is_left
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
@@ -122,7 +123,7 @@ def after_bound(
         time = column(name)
         if _is_window(columns[name].dataType):
             time = time.getField("end")
-    return time.isNull() | (time > bound)
+    return is_left(time, bound)
 
 
 def since_begun(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
-from committers.publishing.rewritten import first_missing
 from committers.state.keys import keys_reader
 from committers.state.layouts import LogLayout, UpsertLayout
 from committers.state.merging import merged_by_key, touched
@@ -26,12 +25,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["LogReader", "StateReader", "UpsertReader", "bucket_reader", "without_bucket"]
+__all__ = [
+    "LogReader",
+    "StateReader",
+    "TableReader",
+    "UpsertReader",
+    "bucket_reader",
+    "without_bucket",
+]
 
 L = TypeVar("L", bound=StateShape)
 
 
-class StateReader(ABC, Generic[L]):
+class TableReader:
     """Reads the newest files of a table that a committer writes.
 
     Args:
@@ -40,13 +46,45 @@ class StateReader(ABC, Generic[L]):
         schema: the table's columns.
     """
 
-    def __init__(
-        self, layout: L, storage: Storage, log: DeltaLog, schema: Callable[[], StructType]
-    ) -> None:
-        self._layout = layout
+    def __init__(self, storage: Storage, log: DeltaLog, schema: Callable[[], StructType]) -> None:
         self._storage = storage
         self._log = log
         self._schema = schema
+
+    def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(the table's rows of txids before this one, all if None; the files read)."""
+        files = self._log.files_now()
+        if txid is None:
+            paths = [file.path for file in files]
+            return self.rows(paths, None, session), paths
+        files = tuple(file for file in files if not file.holds_only(txid))
+        paths = [file.path for file in files]
+        mixed = any(file.may_hold(txid) for file in files)
+        return self.rows(paths, txid if mixed else None, session), paths
+
+    def rows(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
+        """The rows of these files; only those of txids before `below`, unless it is None."""
+        rows = self._read(paths, session)
+        if below is None or not paths:
+            return rows
+        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
+
+    def _read(self, paths: Sequence[str], session: SparkSession) -> DataFrame:
+        """The rows of these files."""
+        if not paths:
+            return no_rows(session, self._schema())
+        urls = map(self._storage.read_url, paths)
+        return bucket_reader(session, self._schema(), self._storage).parquet(*urls)
+
+
+class StateReader(TableReader, ABC, Generic[L]):
+    """Reads the newest files of a state table that a committer writes."""
+
+    def __init__(
+        self, layout: L, storage: Storage, log: DeltaLog, schema: Callable[[], StructType]
+    ) -> None:
+        super().__init__(storage, log, schema)
+        self._layout = layout
 
     @abstractmethod
     def as_of(
@@ -78,13 +116,6 @@ class StateReader(ABC, Generic[L]):
         if self._layout.expiry is None:
             return self._layout
         return self._layout.at(self._log.watermark_as_of(txid))
-
-    def _read(self, paths: Sequence[str], session: SparkSession) -> DataFrame:
-        """The rows of these files."""
-        if not paths:
-            return no_rows(session, self._schema())
-        urls = map(self._storage.read_url, paths)
-        return bucket_reader(session, self._schema(), self._storage).parquet(*urls)
 
     def _shown(
         self, rows: DataFrame, paths: list[str], show: Callable[[DataFrame], DataFrame]
@@ -143,7 +174,7 @@ class UpsertReader(StateReader[UpsertLayout]):
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
         """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
-        gone = first_missing(self._storage, sorted(paths))
+        gone = self._storage.first_missing(sorted(paths))
         if gone is not None:
             raise TableRefusedError(
                 f"Table {self._storage.location} cannot be read as of txid {txid}: a crash left it "
@@ -187,24 +218,6 @@ class LogReader(StateReader[LogLayout]):
         rows, paths = self.before(txid + 1, session)
         layout = self._layout_as_of(txid)
         return layout.living(rows), paths
-
-    def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
-        """(the table's rows of txids before this one, all if None; the files read)."""
-        files = self._log.files_now()
-        if txid is None:
-            paths = [file.path for file in files]
-            return self.rows(paths, None, session), paths
-        files = tuple(file for file in files if not file.holds_only(txid))
-        paths = [file.path for file in files]
-        mixed = any(file.may_hold(txid) for file in files)
-        return self.rows(paths, txid if mixed else None, session), paths
-
-    def rows(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
-        """The rows of these files; only those of txids before `below`, unless it is None."""
-        rows = self._read(paths, session)
-        if below is None or not paths:
-            return rows
-        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
 
     def touched(
         self,

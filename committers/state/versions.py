@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from committers.publishing.files import load_files
-from committers.publishing.rewritten import first_missing
 from txn.delta.delta_rs import DeltaError
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
@@ -31,7 +30,7 @@ def watermark_at(storage: Storage, version: int) -> int | None:
 def missing_file(storage: Storage, version: int) -> str | None:
     """A file of a version that is gone from storage; None if all exist or it is unknown."""
     try:
-        return first_missing(storage, sorted(load_files(load(storage, version))))
+        return storage.first_missing(sorted(load_files(load(storage, version))))
     except (DeltaError, OSError, TxnError):
         return None
 

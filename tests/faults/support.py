@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import deltalake
 
@@ -20,11 +20,13 @@ __all__ = [
     "attempts",
     "clean_logs",
     "crash_at",
+    "first_other",
     "observing",
     "rows_of",
     "staged_files",
 ]
 
+Rows = TypeVar("Rows")
 Observer = Callable[[str, TransactionAttempt], None]
 
 
@@ -88,6 +90,15 @@ def staged_files(table: Path, attempt: TransactionAttempt) -> list[Path]:
 def attempts(report: Any) -> Sequence[str]:
     """The attempts that were committed, in order."""
     return [str(batch.attempt) for batch in report.batches]
+
+
+def first_other(batches: Sequence[Rows], others: Sequence[Rows]) -> dict[tuple[int, int], Rows]:
+    """What an opaque spout emits: of each txid other rows in attempt 0 than in those after it."""
+    return {
+        (txid, n): rows if n else other
+        for txid, (rows, other) in enumerate(zip(batches, others, strict=True), 1)
+        for n in range(12)
+    }
 
 
 def clean_logs(*tables: Path) -> None:

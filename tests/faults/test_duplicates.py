@@ -14,7 +14,15 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
-from tests.faults.support import CrashedError, Points, attempts, crash_at, observing, rows_of
+from tests.faults.support import (
+    CrashedError,
+    Points,
+    attempts,
+    crash_at,
+    first_other,
+    observing,
+    rows_of,
+)
 from tests.faults.test_unknown_columns import TwoMethods
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
@@ -142,10 +150,7 @@ def test_keys_of_a_failed_attempt_are_forgotten(
 ) -> None:
     """An opaque replay reverts the keys that vanish, also for txids that were staged on them."""
     batches, others = records(6), records(7)
-    script: dict[tuple[int, int], list[Row]] = {}
-    for txid, (rows, other) in enumerate(zip(batches, others, strict=True), 1):
-        script |= {(txid, n): rows for n in range(1, 12)}
-        script[txid, 0] = other
+    script = first_other(batches, others)
 
     def fail(attempt: TransactionAttempt) -> None:
         if attempt.attempt_id == 0 and attempt.txid % 2:

@@ -16,7 +16,7 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
-from tests.faults.support import CrashedError, Points, crash_at, observing, rows_of
+from tests.faults.support import CrashedError, Points, crash_at, first_other, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
@@ -126,10 +126,7 @@ def test_a_replay_with_other_rows_takes_back_no_final_value(
 ) -> None:
     """An opaque replay hands on the same final values: they follow from committed txids alone."""
     batches, others = records(6), records(7)
-    script: dict[tuple[int, int], list[Row]] = {}
-    for txid, (rows, other) in enumerate(zip(batches, others, strict=True), 1):
-        script |= {(txid, n): rows for n in range(1, 9)}
-        script[txid, 0] = other
+    script = first_other(batches, others)
 
     def fail(attempt: TransactionAttempt) -> None:
         if attempt.attempt_id == 0:

@@ -13,7 +13,15 @@ from pyspark.sql import functions as sf
 
 from committers.append_table import AppendTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
-from tests.faults.support import CrashedError, Points, attempts, crash_at, observing, rows_of
+from tests.faults.support import (
+    CrashedError,
+    Points,
+    attempts,
+    crash_at,
+    first_other,
+    observing,
+    rows_of,
+)
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
@@ -164,14 +172,7 @@ def test_rows_of_a_failed_attempt_match_nothing(
 ) -> None:
     """An opaque replay with other rows takes back the matches of the former ones."""
     sides = [(records(35, 0), records(36, 1000)), (records(85, 5000), records(86, 6000))]
-    scripts = [
-        {
-            (txid, n): (other if n == 0 else rows)
-            for txid, (rows, other) in enumerate(zip(*side, strict=True), 1)
-            for n in range(12)
-        }
-        for side in sides
-    ]
+    scripts = [first_other(*side) for side in sides]
 
     def fail(attempt: TransactionAttempt) -> None:
         if attempt.attempt_id == 0 and attempt.txid % 2:

@@ -23,6 +23,7 @@ from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
 from txn.delta.commits import LAST_CHECKPOINT, Commit, commit_path, parse_commit
 from txn.storage import retrying
+from txn.storage.storage import Storage
 
 __all__ = [
     "Blob",
@@ -418,6 +419,8 @@ class SimStorage:
 
     def absolute(self, path: str) -> str:
         return self.url(path)
+
+    first_missing = Storage.first_missing
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         if not paths:

@@ -359,7 +359,7 @@ class Run:
                 own = [timed.get(number, streams[number]) for number in table.streams]
             stream = fed(table, own, states)
             committer = make_committer(world, name, release)
-            sink = topology._add_sink(stream._node, committer)
+            sink = topology._add_sink(stream._node, committer, committer)
             states[name] = TxnState(topology, SimTable(world, name), sink, ("key",), {})
         return topology
 

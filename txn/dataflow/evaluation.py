@@ -36,7 +36,8 @@ from txn.dataflow.graph import (
 )
 from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import Repeats
-from txn.dataflow.time_joins import JoinInTime, Span
+from txn.dataflow.spans import Span
+from txn.dataflow.time_joins import JoinInTime
 from txn.delta.commits import TXID
 from txn.errors import UserError
 from txn.interfaces import StoredRows
@@ -238,7 +239,7 @@ class Evaluation:
         if isinstance(node, Repeats):
             return self._mark_repeats(node, parent)
         if isinstance(node, Kept):
-            return replace(parent, frame=node.kept(parent.frame))
+            return replace(parent, frame=node.columns_of(parent.frame))
         assert isinstance(node, Transform)
         if parent.lacks:
             # A function may use any column, and the number of columns.
@@ -303,8 +304,11 @@ class Evaluation:
             return values
         if isinstance(node, NewValues):
             return Rows(values.rows)
-        before, watermark = self.watermark_before, self.watermark
-        return Rows(explain(node, lambda: node.ended(values.rows, before, watermark)))
+        return Rows(explain(node, lambda: node.ended(values.rows, self._span)))
+
+    @property
+    def _span(self) -> Span:
+        return Span(self.watermark_before, self.watermark)
 
     def _look_up(self, node: Dimension, rows: Rows) -> Result:
         if _may_lack(rows, node.on):
@@ -362,9 +366,8 @@ class Evaluation:
             else:
                 # A stream that never had a row has no columns for the result.
                 return _make_unknown(sides, empty=not self.live(node))
-        span = Span(self.watermark_before, self.watermark)
         whole = [None if one is None else one.rows for one in kept]
-        frame = explain(node, lambda: node.result(new, asked, whole, span))
+        frame = explain(node, lambda: node.result(new, asked, whole, self._span))
         empty = all(side.empty for side in sides) and not node.hands_on_later
         return Rows(frame, frozenset().union(*(side.streams for side in sides)), empty=empty)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.spans import Span
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import in_one_line, is_of_spark
@@ -399,7 +400,7 @@ class FinalValues(TableValues):
         """Its name in messages."""
         return "final_values"
 
-    def ended(self, values: DataFrame, before: int | None, watermark: int | None) -> DataFrame:
+    def ended(self, values: DataFrame, span: Span) -> DataFrame:
         """The values whose time is over at a watermark, and was not at the one before."""
         kind = values.schema[self.by].dataType
         end = sf.col(quoted(self.by))
@@ -411,12 +412,7 @@ class FinalValues(TableValues):
                 f"timestamps or a timestamp, and '{self.by}' is {kind.simpleString()}.",
                 number="TXN-123",
             )
-        if watermark is None or watermark == before:
-            return values.where(sf.lit(False))
-        is_over = end <= sf.timestamp_micros(sf.lit(watermark))
-        if before is not None:
-            is_over &= end > sf.timestamp_micros(sf.lit(before))
-        return values.where(is_over)
+        return values.where(sf.lit(False) if span.is_empty else span.ends(end))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ class Kept(Derived):
         """Its name in messages."""
         return f"what {self.owner.operation} keeps"
 
-    def kept(self, rows: DataFrame) -> DataFrame:
+    def columns_of(self, rows: DataFrame) -> DataFrame:
         """The columns that the table takes."""
         if self.whole:
             return rows

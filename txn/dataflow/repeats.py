@@ -19,6 +19,7 @@ from txn.dataflow.kept import Kept, require_replays
 from txn.dataflow.watermarks import Duration, event_column, microseconds
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
+from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.ordering import orderable
@@ -124,8 +125,7 @@ class Repeats(Derived):
             asked: the rows of the txid, if `stored` has many others.
         """
         if self.within is not None and watermark is not None:
-            first, bound = sf.col(FIRST_AT), sf.timestamp_micros(sf.lit(watermark - self.within))
-            stored = stored.where(first.isNull() | (first > bound))
+            stored = stored.where(is_left(sf.col(FIRST_AT), moment(watermark - self.within)))
         kept = stored.select(
             *(sf.col(quoted(key)).alias(f"{_KEY}{key}") for key in self.keys),
             sf.lit(True).alias(_KNOWN),

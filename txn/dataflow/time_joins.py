@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from txn.dataflow.graph import Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.spans import Span
 from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
 from txn.errors import TopologyError
+from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.ordering import orderable
@@ -26,35 +28,12 @@ from txn.spark.ordering import orderable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["JoinInTime", "Span"]
+__all__ = ["JoinInTime"]
 
 _RIGHT = "txn_right_"
 """What the columns of the right side begin with, while both sides are joined."""
 _KEY, _PLACE, _TIME, _ONE, _OTHER = "txn_key_", "txn_place_", "txn_time", "txn_one", "txn_other"
 """Columns of `_newest`: keys, the order of right rows of one time, the time, a row of a side."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """The watermarks between which the time of rows ends in a txid, in microseconds."""
-
-    before: int | None
-    """That of the txid before."""
-    watermark: int | None
-    """That of the txid."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row's time can end."""
-        return self.watermark is None or self.watermark == self.before
-
-    def ends(self, time: Column, after: int) -> Column:
-        """The condition that a time plus `after` lies in it."""
-        assert self.watermark is not None
-        is_over = time <= sf.timestamp_micros(sf.lit(self.watermark - after))
-        if self.before is not None:
-            is_over &= time > sf.timestamp_micros(sf.lit(self.before - after))
-        return is_over
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +185,7 @@ class JoinInTime(Node):
             if rows is not None:
                 rows = rows.select(*(sf.col(quoted(name)) for name in own.columns))
             if rows is not None and span.before is not None:
-                bound = sf.timestamp_micros(sf.lit(span.before - self.after))
-                rows = rows.where(sf.col(quoted(time)) > bound)
+                rows = rows.where(is_left(sf.col(quoted(time)), moment(span.before - self.after)))
             found.append(rows)
         return found
 
@@ -250,7 +228,7 @@ class JoinInTime(Node):
         """
         found = []
         if self.kind == "newest" and old_left is not None:
-            ended = old_left.where(span.ends(sf.col(quoted(self.times[0])), 0))
+            ended = old_left.where(span.ends(sf.col(quoted(self.times[0]))))
             others = right.where(sf.lit(False)) if old_right is None else old_right
             found.append(self._shown(self._newest(ended, others), left, right))
         if self.kind in ("left", "full", "anti") and old_left is not None:

@@ -16,6 +16,7 @@ from txn.dataflow.graph import Aggregation, Join, Node, require_columns
 from txn.delta.durations import duration_secs
 from txn.errors import TopologyError
 from txn.interfaces import Expiry
+from txn.spark.event_times import moment
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.text import duration, event_time
@@ -71,7 +72,7 @@ class Ahead(Expectation):
         """Without a watermark, and without an event time, no row is too far ahead."""
         if watermark is None:
             return sf.lit(True)
-        most = sf.timestamp_micros(sf.lit(watermark + self.max_ahead))
+        most = moment(watermark + self.max_ahead)
         return sf.coalesce(sf.col(quoted(self.column)) <= most, sf.lit(True))
 
     def text_at(self, watermark: int | None) -> str:
@@ -142,7 +143,7 @@ class Watermark(Expectation):
         time = sf.col(quoted(self.column))
         if watermark is None:
             return time.isNotNull()
-        return time > sf.timestamp_micros(sf.lit(watermark))
+        return time > moment(watermark)
 
     def text_at(self, watermark: int | None) -> str:
         """The condition with the watermark's value."""

@@ -227,7 +227,7 @@ class ReadsAsOf(Protocol):
 
 
 FIRST_AT = "txn_first_at"
-"""The column of a table of keys (`KeepsKeys`) with the event time of a key's first row."""
+"""The column of a table of keys (`KeepsBeside`) with the event time of a key's first row."""
 
 
 @runtime_checkable

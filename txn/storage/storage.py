@@ -94,6 +94,11 @@ class Storage:
         entries = self._retried(lambda: self.store.head(paths), "look at files of")
         return [None if entry is None else entry.size for entry in entries]
 
+    def first_missing(self, paths: Sequence[str]) -> str | None:
+        """Return the first of these files that does not exist; None if all exist."""
+        sizes = self.sizes(paths)
+        return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
+
     def read(self, path: str) -> bytes | None:
         """Return the content of a file; None when it does not exist.
 

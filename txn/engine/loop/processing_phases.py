@@ -154,11 +154,12 @@ class ProcessingPhases:
         rows are compared with those of earlier txids, each waits for all smaller ones, unless its
         streams may bring columns that one of these waits for.
         """
-        smaller = self._unstaged_before(live)
-        if self._stations.in_order and smaller:
-            return not self._awaited_streams(live)
-        if live.empty or not undecided:
+        in_order = self._stations.in_order
+        if not in_order and (live.empty or not undecided):
             return False
+        smaller = self._unstaged_before(live)
+        if in_order:
+            return bool(smaller) and not self._awaited_streams(live)
         state = self._shell.state
         before = [
             _possible_streams(state, batch.metadata)

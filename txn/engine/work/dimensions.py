@@ -96,8 +96,6 @@ def _missing_file(node: Dimension, version: int) -> str | None:
     """Return a file of a version that is gone; None if all exist, or that is not known."""
     storage = _storage(node)
     try:
-        paths = sorted(file_sizes(load(storage, version)))
-        sizes = storage.sizes(paths)
+        return storage.first_missing(sorted(file_sizes(load(storage, version))))
     except (DeltaError, OSError, TxnError):
         return None
-    return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
