@@ -36,6 +36,7 @@ from txn.dataflow.graph import (
 )
 from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
+from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
 from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, expiry_of, guarded
 from txn.errors import AbandonedError, TopologyError
@@ -626,6 +627,30 @@ class Stream:
         self._topology._add_rule(rule)
         self._topology._keep(repeats.kept(rule))
         return Stream(self._topology, rule)
+
+    def session_windows(self, keys: str | Sequence[str], gap: Duration) -> Stream:
+        """Add to every row its session: rows of the same keys, each at most `gap` after another.
+
+        Rows come out when their session is over, all in the txid whose watermark reaches its end:
+        the event time of its last row plus `gap`. They have a column `session_window` with `start`
+        and `end`, so `group_by(*keys, "session_window").aggregate(...)` gives each session once.
+        Rows of open sessions are in a table of the topology's own beside its first table.
+
+        Source: `session_window` of Structured Streaming, session windows of Flink.
+
+        Args:
+            keys: the columns whose rows have sessions of their own; NULL is a value like any other.
+            gap: as "30 minutes" or a `timedelta`; the stream needs a watermark that lets no late
+                row pass.
+
+        Raises:
+            TopologyError: no column, no duration, or no such watermark before.
+        """
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        _check_unique(names, self._node)
+        sessions = Sessions.of(self._node, names, gap)
+        self._topology._keep(sessions.kept())
+        return Stream(self._topology, SessionRows(sessions, are_over=True))
 
     def group_by(self, *keys: str) -> GroupedStream:
         """Group by columns; later aggregates are per group (Trident: `groupBy`).

@@ -101,7 +101,7 @@ def test_the_tests_on_the_page_pass(
 
 def test_the_program_of_event_time_prints_what_the_page_shows(tmp_path: Path) -> None:
     """docs/time.md: each program prints what stands below it; the late row is the picture's."""
-    assert follow(blocks("time.md"), tmp_path) == (tmp_path, 4)
+    assert follow(blocks("time.md"), tmp_path) == (tmp_path, 5)
 
 
 def test_the_spout_on_the_page_is_made() -> None:

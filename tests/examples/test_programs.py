@@ -31,6 +31,7 @@ PROGRAMS = (
     "duplicates",
     "global_count",
     "replay_after_failure",
+    "sessions",
     "windows",
     "word_buckets",
 )
@@ -116,6 +117,25 @@ def test_duplicates(run: Run, state: Any) -> None:
     }
     dropped = sum(batch.violations["orders"]["duplicate id"] for batch in report.batches)
     assert dropped == sum(map(len, program["ORDERS"])) - len(once) == 3
+
+
+def test_sessions(run: Run, state: Any) -> None:
+    """A visit of which no click can come any more counts once, with all of its clicks."""
+    program, _ = run("sessions")
+    visits: dict[str, list[list[tuple[int, int]]]] = {}
+    for user, time, spent in sorted(chain.from_iterable(program["CLICKS"])):
+        minute = int(time[:2]) * 60 + int(time[3:])
+        of_user = visits.setdefault(user, [])
+        if not of_user or minute > of_user[-1][-1][0] + 30:
+            of_user.append([])
+        of_user[-1].append((minute, spent))
+    assert len(visits["cat"].pop()) == 2  # may still go on
+    found = ((row["user"], row["clicks"], row["spent"]) for row in state(program["table"]))
+    assert sorted(found) == [
+        (user, len(clicks), sum(spent for _, spent in clicks))
+        for user, of_user in sorted(visits.items())
+        for clicks in sorted(of_user, key=len)
+    ]
 
 
 def test_replay_after_failure(run: Run, state: Any, spark: SparkSession) -> None:

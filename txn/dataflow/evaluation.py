@@ -36,6 +36,7 @@ from txn.dataflow.graph import (
 )
 from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import Repeats
+from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.spans import Span
 from txn.dataflow.time_joins import JoinInTime
 from txn.delta.commits import TXID
@@ -205,7 +206,7 @@ class Evaluation:
         Values become final in any txid, also in one that reads nothing for their table, and keys
         end in any.
         """
-        if any(_comes_in_any_txid(one) for one in node.ancestors()):
+        if any(one.hands_on_later for one in node.ancestors()):
             return {source.name for source in node.sources()}
         return {source.name for source in node.sources()} & set(self.inputs)
 
@@ -220,6 +221,8 @@ class Evaluation:
             return _join(node, self.rows(node.left), self.rows(node.right))
         if isinstance(node, JoinInTime):
             return self._join_in_time(node)
+        if isinstance(node, Sessions):
+            return self._tell_sessions(node)
         if isinstance(node, Expectation):
             return self._keep_passing(node)
         if isinstance(node, SetAside):
@@ -240,6 +243,8 @@ class Evaluation:
             return self._mark_repeats(node, parent)
         if isinstance(node, Kept):
             return replace(parent, frame=node.columns_of(parent.frame))
+        if isinstance(node, SessionRows):
+            return replace(parent, frame=node.compute([parent.frame]))
         assert isinstance(node, Transform)
         if parent.lacks:
             # A function may use any column, and the number of columns.
@@ -371,6 +376,21 @@ class Evaluation:
         empty = all(side.empty for side in sides) and not node.hands_on_later
         return Rows(frame, frozenset().union(*(side.streams for side in sides)), empty=empty)
 
+    def _tell_sessions(self, node: Sessions) -> Result:
+        rows = self.rows(node.parent)
+        if not rows.idle if isinstance(rows, Unknown) else rows.lacks:
+            return _make_unknown([rows], empty=False)
+        stored = self.recall(node, 0)
+        kept = None if isinstance(stored, Unknown) else stored.rows
+        if isinstance(rows, Rows):
+            new = rows.frame
+        elif kept is not None:
+            new = _empty_frame(node.columns_of(kept))
+        else:
+            return _make_unknown([rows], empty=not self.live(node))
+        frame = explain(node, lambda: node.result(new, kept, self._span))
+        return Rows(frame, rows.streams)
+
     def _mark_repeats(self, node: Repeats, rows: Rows) -> Result:
         if rows.lacks:  # any column may tell which row is the first
             return _make_unknown([rows], empty=rows.empty)
@@ -382,12 +402,6 @@ class Evaluation:
         whole = state.of_keys is not None and stored is state.rows
         kept = node.kept_keys(stored, self.watermark, rows.frame if whole else None)
         return replace(rows, frame=explain(node, lambda: node.marked(rows.frame, kept)))
-
-
-def _comes_in_any_txid(node: Node) -> bool:
-    if isinstance(node, NewValues):
-        return node.sink.committer.changes_without_rows
-    return isinstance(node, FinalValues) or (isinstance(node, JoinInTime) and node.hands_on_later)
 
 
 def _may_lack(rows: Rows, names: Collection[str]) -> bool:

@@ -108,6 +108,11 @@ class Node:
         return False
 
     @property
+    def hands_on_later(self) -> bool:
+        """True if rows come out when their time is over, also in a txid that reads nothing."""
+        return False
+
+    @property
     def in_commit_turn(self) -> bool:
         """True if its rows are known in the commit turn only."""
         return any(parent.in_commit_turn for parent in self.parents)
@@ -290,6 +295,11 @@ class TableValues(Node):
 class NewValues(TableValues):
     """The changes of a table's commit, in the same txid (Trident's `newValuesStream`)."""
 
+    @property
+    def hands_on_later(self) -> bool:
+        """True if keys of the table end, which is a change."""
+        return self.sink.committer.changes_without_rows
+
 
 @dataclass(frozen=True, eq=False)
 class StateQuery(Derived):
@@ -399,6 +409,11 @@ class FinalValues(TableValues):
     def operation(self) -> str:
         """Its name in messages."""
         return "final_values"
+
+    @property
+    def hands_on_later(self) -> bool:
+        """Always True."""
+        return True
 
     def ended(self, values: DataFrame, span: Span) -> DataFrame:
         """The values whose time is over at a watermark, and was not at the one before."""

@@ -29,6 +29,7 @@ from txn.dataflow.graph import (
 )
 from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
+from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
 
 __all__ = [
@@ -53,6 +54,8 @@ _OPERATIONS: Mapping[type[Node], str] = {
     NewValues: "new_values",
     NoRepeat: "expect",
     Repeats: "drop_duplicates",
+    SessionRows: "session_rows",
+    Sessions: "session_windows",
     SetAside: "set_aside",
     StateQuery: "state_query",
     Transform: "transform",
@@ -135,6 +138,8 @@ def _content(node: Node) -> object:
         return [node.on, node.kind, node.times, node.within]
     if isinstance(node, Repeats):
         return [node.keys, node.time, node.within]
+    if isinstance(node, Sessions):
+        return [node.keys, node.time, node.gap]
     if isinstance(node, StateQuery):
         return [node.state.path, node.on, node.as_of]
     return None

@@ -107,7 +107,7 @@ class JoinInTime(Node):
 
     @property
     def hands_on_later(self) -> bool:
-        """Whether rows come out when their time is over, also in a txid that reads nothing."""
+        """True for kinds that show rows without a match, or with their newest one."""
         return self.kind not in ("inner", "semi")
 
     @property

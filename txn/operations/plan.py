@@ -24,6 +24,7 @@ from txn.dataflow.graph import (
     Transform,
 )
 from txn.dataflow.repeats import Repeats
+from txn.dataflow.sessions import Sessions
 from txn.dataflow.stages import operation_of, stage_ids
 from txn.dataflow.time_joins import JoinInTime
 from txn.interfaces import Aggregate, Semantics, SpoutKind
@@ -194,6 +195,9 @@ def _detail(node: Node) -> str:
     if isinstance(node, Repeats):
         kept = "for ever" if node.within is None else f"for {duration(node.within / 1_000_000)}"
         return f"by {', '.join(node.keys)}, kept {kept}"
+    if isinstance(node, Sessions):
+        gap = duration(node.gap / 1_000_000)
+        return f"by {', '.join(node.keys)}, over after {gap} of {node.time} without a row"
     if isinstance(node, StateQuery):
         return f"{node.state.path} on {', '.join(node.on)}, as of {node.as_of}"
     return ""

@@ -16,6 +16,7 @@ from datetime import timedelta
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink, StateQuery, TableValues
 from txn.dataflow.repeats import Repeats
+from txn.dataflow.sessions import Sessions
 from txn.dataflow.stages import code_above
 from txn.dataflow.time_joins import JoinInTime
 from txn.engine.base.attempt import Emission, Staging, table_publication
@@ -48,7 +49,7 @@ def require_refillable(sink: Sink) -> None:
         TopologyError: naming the part of its stream that reads a state.
     """
     for node in sink.parent.ancestors():
-        if isinstance(node, TableValues | StateQuery | Repeats | JoinInTime):
+        if isinstance(node, TableValues | StateQuery | Repeats | JoinInTime | Sessions):
             what = "a state" if isinstance(node, TableValues | StateQuery) else "earlier txids"
             raise TopologyError(
                 f"Table '{sink.name}' cannot be filled with its history: its stream "

@@ -1,0 +1,185 @@
+"""Session windows: rows of the same keys with no long gap of event time between them.
+
+Rows of sessions that are open are kept (`Kept`) with the end of what is known of their session. A
+txid looks at those whose end its watermark passes: together with the other rows of their keys they
+show whether the session is over, and its rows come out, or goes on, and they are kept up to its new
+end. So no txid looks at rows that it cannot end, and a long session is kept anew once per gap.
+
+Source: `session_window` of Structured Streaming, session windows of Flink.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.dataflow.graph import Derived, Node, require_columns
+from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.spans import Span
+from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
+from txn.delta.commits import TXID
+from txn.errors import TopologyError
+from txn.spark.event_times import is_left, moment
+from txn.spark.lazy import sf
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["SESSION", "SessionRows", "Sessions"]
+
+SESSION = "session_window"
+"""The column with the session of a row, named as by Spark."""
+_START, _END = "txn_session_start", "txn_session_end"
+"""Columns beside those of the stream: NULL while the session is open; the end as far as known."""
+_KEY, _GROUP = "txn_key_", "txn_group"
+"""Columns of rows while sessions are told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sessions(Derived):
+    """The rows of a txid and those whose time it ends, each with what is known of its session."""
+
+    keys: tuple[str, ...]
+    time: str
+    gap: int
+    """Microseconds."""
+
+    @classmethod
+    def of(cls, node: Node, keys: Sequence[str], gap: Duration) -> Sessions:
+        """Make the node from what `Stream.session_windows` was given.
+
+        Raises:
+            TopologyError: no column, no duration, no watermark, or one that lets late rows pass.
+        """
+        where = f"session_windows() of stream '{node.label()}'"
+        if not keys:
+            raise TopologyError(
+                f"{where} names no column. Name those whose rows have sessions of their own, for "
+                "example session_windows('user', '30 minutes').",
+                number="TXN-109",
+            )
+        micros = microseconds(gap, f"{where}: gap")
+        time = event_column(node)
+        if not micros:
+            raise TopologyError(f"{where}: gap={gap!r} is no time.", number="TXN-123")
+        if time is None or not guarded(node):
+            raise TopologyError(
+                f"{where} needs to know when a session is over: give each stream behind it a "
+                "watermark over one column that lets no late row pass, for example "
+                "watermark('at', '10 minutes', late='drop').",
+                number="TXN-123",
+            )
+        require_replays(node, where)
+        return cls(node, tuple(keys), time, micros)
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "session_windows"
+
+    @property
+    def hands_on_later(self) -> bool:
+        """True: rows come out when their session is over."""
+        return True
+
+    @property
+    def brings_late_rows(self) -> bool:
+        """True: the rows of a session are older than the watermark that ends it."""
+        return True
+
+    def kept(self) -> Kept:
+        """The rows of open sessions."""
+        name = f"{self.label()}_sessions_{'_'.join(self.keys)}"
+        open_rows = SessionRows(self, are_over=False)
+        return Kept(open_rows, self, 0, name, self.keys, _END, 0, whole=True)
+
+    def columns_of(self, kept: DataFrame) -> DataFrame:
+        """Kept rows with the columns of the stream."""
+        return kept.drop(_END, TXID)
+
+    def result(self, new: DataFrame, kept: DataFrame | None, span: Span) -> DataFrame:
+        """Rows of sessions that are over, and those of open ones that are to be kept.
+
+        Args:
+            new: the rows of the txid.
+            kept: the rows of open sessions of earlier txids; None: there are none.
+        """
+        self._require_columns(new)
+        names = [quoted(name) for name in new.columns]
+        begun = new.withColumn(_END, self._end_after(sf.col(quoted(self.time))))
+        nothing = sf.lit(None).cast("timestamp").alias(_START)
+        opened = begun.select(*names, nothing, _END)
+        if span.is_empty:
+            return opened
+        assert span.watermark is not None
+        rows = begun
+        if kept is not None:
+            kept = kept.select(*names, _END)
+            if span.before is not None:
+                kept = kept.where(is_left(sf.col(_END), moment(span.before)))
+            rows = begun.unionByName(kept)
+        passed = sf.col(_END) <= moment(span.watermark)
+        ended = self._with_sessions(self._of_same_keys(rows, rows.where(passed))).where(passed)
+        is_over = sf.col(_GROUP) <= moment(span.watermark)
+        start = sf.when(is_over, sf.col(_START)).alias(_START)
+        looked_at = ended.select(*names, start, sf.col(_GROUP).alias(_END))
+        return opened.where(~passed).unionByName(looked_at)
+
+    def _end_after(self, time: Column) -> Column:
+        return sf.timestamp_micros(sf.unix_micros(time) + self.gap)
+
+    def _of_same_keys(self, rows: DataFrame, some: DataFrame) -> DataFrame:
+        """The rows with the keys of some of them; NULL is a key like any other."""
+        keys = some.select(*(sf.col(quoted(k)).alias(f"{_KEY}{k}") for k in self.keys)).distinct()
+        same = (rows[quoted(k)].eqNullSafe(keys[quoted(f"{_KEY}{k}")]) for k in self.keys)
+        return rows.join(keys, functools.reduce(operator.and_, same), "left_semi")
+
+    def _with_sessions(self, rows: DataFrame) -> DataFrame:
+        """The rows with start and end (`_GROUP`) of their session, as far as it is known."""
+        from pyspark.sql import Window
+
+        keys = [sf.col(quoted(key)) for key in self.keys]
+        time = sf.col(quoted(self.time))
+        in_order = Window.partitionBy(*keys).orderBy(time)
+        # As in Spark and Flink, a row exactly at the end of a session belongs to it.
+        begins = sf.coalesce(time > self._end_after(sf.lag(time).over(in_order)), sf.lit(True))
+        numbered = rows.withColumn(_GROUP, sf.sum(begins.cast("int")).over(in_order))
+        session = Window.partitionBy(*keys, _GROUP)
+        end = self._end_after(sf.max(time).over(session))
+        return numbered.withColumns({_START: sf.min(time).over(session), _GROUP: end})
+
+    def _require_columns(self, rows: DataFrame) -> None:
+        require_columns(rows, (*self.keys, self.time), self.label())
+        own = {name.lower(): name for name in rows.columns}
+        taken = next((own[name] for name in (SESSION, _START, _END, _GROUP) if name in own), None)
+        if taken is not None:
+            raise TopologyError(
+                f"session_windows() of stream '{self.label()}' adds a column '{taken.lower()}', "
+                f"and the stream has '{taken}'. Rename it in a transform before.",
+                number="TXN-101",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class SessionRows(Derived):
+    """The rows of `Sessions` that are over, or those that are to be kept."""
+
+    are_over: bool
+
+    @property
+    def operation(self) -> str:
+        """Its name in messages."""
+        return "rows of sessions that are over" if self.are_over else "rows of open sessions"
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Choose the rows; those that are over get their session."""
+        (rows,) = inputs
+        if not self.are_over:
+            return rows.where(sf.col(_START).isNull()).drop(_START)
+        session = sf.struct(sf.col(_START).alias("start"), sf.col(_END).alias("end"))
+        over = rows.where(sf.col(_START).isNotNull())
+        return over.select("*", session.alias(SESSION)).drop(_START, _END)
