@@ -63,6 +63,7 @@ def plan(
     """
     from txn.cli.change_lines import change_lines
     from txn.config.location import resolve
+    from txn.operations.changes.at_rest import sizes_at_rest
     from txn.operations.changes.topology import compare_topology
 
     if zookeeper is not None:
@@ -71,12 +72,15 @@ def plan(
     topology_plan = plan_topology(topology)
     schemas = _schemas(topology, master, conf) if with_columns else {}
     changes = compare_topology(topology, zookeeper, {t: _types(s) for t, s in schemas.items()})
+    sizes = sizes_at_rest(topology.definition)
     if as_json:
+        at_rest = {"at_rest": {one.table: one.to_json() for one in sizes}}
         columns = {"columns": {t: _shown(s) for t, s in schemas.items()}} if with_columns else {}
-        print_json(asdict(topology_plan) | columns | changes.to_json())
+        print_json(asdict(topology_plan) | at_rest | columns | changes.to_json())
     else:
         shown = {table: _shown(schema) for table, schema in schemas.items()}
-        click.echo("\n".join([*_plan_lines(topology_plan, shown), "", *change_lines(changes)]))
+        lines = _plan_lines(topology_plan, shown, {one.table: one.text for one in sizes})
+        click.echo("\n".join([*lines, "", *change_lines(changes)]))
     if changes.is_refused:
         context.exit(1)
 
@@ -106,7 +110,9 @@ def _types(schema: StructType | None) -> dict[str, Any] | None:
 
 
 def _plan_lines(
-    topology_plan: TopologyPlan, columns: Mapping[str, Mapping[str, str] | None]
+    topology_plan: TopologyPlan,
+    columns: Mapping[str, Mapping[str, str] | None],
+    sizes: Mapping[str, str],
 ) -> Iterator[str]:
     yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
@@ -125,6 +131,8 @@ def _plan_lines(
     yield from ("", "tables")
     for table in topology_plan.tables:
         yield from _table_lines(table, columns, is_fed=table.reads in feeders)
+        if table.name in sizes:
+            yield f"    {sizes[table.name]}"
     if topology_plan.notes:
         yield from ("", "notes", *(f"  {note}" for note in topology_plan.notes))
     if topology_plan.settings:
