@@ -150,6 +150,25 @@ def test_rows_match_across_txids(
     check_joined(warehouse, both(left, right), distance, how)
 
 
+def test_a_late_row_is_no_second_first_match(spark: SparkSession, warehouse: Path) -> None:
+    """A left row of a semi join comes once, also if a late row matches it that comes when the row
+    of its first match is forgotten.
+    """
+
+    def row(key: str, number: int, minute: int) -> Row:
+        return key, number, BEGIN + timedelta(minutes=minute)
+
+    left = [[row("a", 1, 100)], [row("y", 2, 111)], [row("z", 3, 112)], []]
+    right = [[row("a", 10, 90)], [row("y", 20, 111)], [], [row("a", 30, 95)]]
+    made = Topology("semi", TopologyConfig(max_spout_pending=1))
+    one = made.stream("l", MemoryTransactionalSpout(left, LEFT)).watermark("at", "0 seconds")
+    other = made.stream("r", MemoryTransactionalSpout(right, RIGHT)).watermark("paid", "0 seconds")
+    joined = one.join(other, "k", "left_semi", within=WITHIN)
+    joined.partition_persist(AppendTable(warehouse / "rows"))
+    run_in_memory(made, spark)
+    assert rows_of(warehouse / "rows", "txid", "k", "v") == [(1, "a", 1), (2, "y", 2)]
+
+
 @pytest.mark.parametrize("point", ["after_staging", "between_publications", "before_committed"])
 def test_a_crash_loses_and_repeats_no_match(
     spark: SparkSession, warehouse: Path, point: str
