@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.differential.columns import streams_of
 from tests.differential.declaration import Program, Source, Step
 from tests.differential.rules import placed
 
@@ -29,7 +30,8 @@ def with_watermarks(program: Program, strength: Mapping[str, int]) -> Program:
         strength: stream -> 2 transactional, 1 opaque, 0 neither.
     """
     draw = random.Random(f"watermarks {program.seed}")
-    have = {s for step in program.steps if step.op == "watermark" for s in step.of}
+    marks = (step.id for step in program.steps if step.op == "watermark")
+    have = set[str]().union(*(streams_of(program, mark) for mark in marks))
     share = 0.8 if have else 0.5  # another one may hold the watermark back for ever
     if draw.random() < share or not all(source.known for source in program.sources):
         return program
