@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
+from committers.aggregates import Count
 from committers.append_table import AppendTable
+from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import (
     CrashedError,
@@ -309,6 +311,23 @@ def test_what_cannot_be_joined_in_time_is_refused(ask: Any, told: str) -> None:
     other = made.stream("r", MemoryTransactionalSpout([], RIGHT))
     with pytest.raises(TopologyError, match=told):
         ask(one, other)
+
+
+@pytest.mark.parametrize("what", ["final values", "keys that end"])
+def test_rows_that_are_over_are_not_joined_with_those_that_wait(warehouse: Path, what: str) -> None:
+    """A row whose time is over when it comes would never come out without a match."""
+    made = Topology("t")
+    one = made.stream("l", MemoryTransactionalSpout([], LEFT)).watermark("at", DELAY, late="drop")
+    other = made.stream("r", MemoryTransactionalSpout([], RIGHT))
+    other = other.watermark("paid", DELAY, late="drop")
+    ends = {"expire_after": WITHIN, "by": "at"} if what == "keys that end" else {}
+    state = one.group_by("k", "at").persistent_aggregate(
+        StateTable(warehouse / "n"), n=Count(), **ends
+    )
+    values = state.new_values() if ends else state.final_values(by="at")
+    values.join(other, "k", within=WITHIN)
+    with pytest.raises(TopologyError, match="may be older than the watermark"):
+        values.join(other, "k", "left", within=WITHIN)
 
 
 def test_a_column_of_both_sides_is_refused_by_name(spark: SparkSession, warehouse: Path) -> None:

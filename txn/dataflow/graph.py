@@ -290,6 +290,11 @@ class TableValues(Node):
 class NewValues(TableValues):
     """The changes of a table's commit, in the same txid (Trident's `newValuesStream`)."""
 
+    @property
+    def brings_late_rows(self) -> bool:
+        """True if keys end: a change has the last values of such a key."""
+        return self.sink.committer.changes_without_rows
+
 
 @dataclass(frozen=True, eq=False)
 class StateQuery(Derived):
@@ -399,6 +404,11 @@ class FinalValues(TableValues):
     def operation(self) -> str:
         """Its name in messages."""
         return "final_values"
+
+    @property
+    def brings_late_rows(self) -> bool:
+        """True: values come when their time is over."""
+        return True
 
     def ended(self, values: DataFrame, span: Span) -> DataFrame:
         """The values whose time is over at a watermark, and was not at the one before."""

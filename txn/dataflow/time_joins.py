@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
+from txn.dataflow.watermarks import LATE_STREAMS, Duration, event_column, guarded, microseconds
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
@@ -77,7 +77,7 @@ class JoinInTime(Node):
                 raise TopologyError(
                     f"{where}: a late row of stream '{node.label()}' could match one that has come "
                     "out without a match. Give the stream a watermark with late='drop' or "
-                    "late='set_aside'.",
+                    f"late='set_aside'. {LATE_STREAMS}",
                     number="TXN-123",
                 )
             require_replays(node, where)
