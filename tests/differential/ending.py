@@ -36,7 +36,7 @@ def draw_ends(
     time = event_time_of(steps, of, columns)
     if time is not None:
         ways += ["last event"] * 2
-    if not ways:
+    if not keys or not ways:
         return {}
     by = draw.choice(ways)
     return {
