@@ -38,7 +38,15 @@ from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
 from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
-from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, expiry_of, guarded
+from txn.dataflow.watermarks import (
+    LATE_STREAMS,
+    Ahead,
+    Duration,
+    Late,
+    Watermark,
+    expiry_of,
+    guarded,
+)
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.interfaces.committer_capabilities import ChecksChanges, KeepsBeside, reporting_changes
@@ -1046,7 +1054,7 @@ class TxnState:
         if not guarded(self.sink.parent):
             raise TopologyError(
                 f"{where}: late rows would change values that were final. Give each stream behind "
-                "it a watermark with late='drop' or late='set_aside'.",
+                f"it a watermark with late='drop' or late='set_aside'. {LATE_STREAMS}",
                 number="TXN-123",
             )
         return Stream(

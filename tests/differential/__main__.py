@@ -19,9 +19,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.differential.corrections import corrections
 from tests.differential.declaration import Program
@@ -31,6 +31,7 @@ from tests.differential.mutants import MUTANTS, everything
 from tests.differential.session import session
 from tests.differential.shrink import shrink
 from tests.differential.sources.__main__ import main as sources
+from tests.differential.time_mutants import TIME_MUTANTS, everything_in_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,17 +80,27 @@ def _one(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
 
 
 def _mutants(spark: SparkSession, folder: Path) -> int:
-    survived = judge(everything(), spark, folder / "none").kind != "equal"
-    for name, (owner, attribute, instead) in MUTANTS.items():
+    survived = False
+    for program, mutants in ((everything(), MUTANTS), (everything_in_time(), TIME_MUTANTS)):
+        survived |= judge(program, spark, folder / "none").kind != "equal"
+        survived |= _survived(program, mutants, spark, folder)
+    return int(survived)
+
+
+def _survived(
+    program: Program, mutants: Mapping[str, tuple[Any, str, Any]], spark: SparkSession, folder: Path
+) -> bool:
+    survived = False
+    for name, (owner, attribute, instead) in mutants.items():
         before = getattr(owner, attribute)
         setattr(owner, attribute, instead)
         try:
-            verdict = judge(everything(), spark, folder / "mutant")
+            verdict = judge(program, spark, folder / "mutant")
         finally:
             setattr(owner, attribute, before)
         survived |= not verdict.is_finding
         print(f"{name}: {verdict.kind}: {verdict.what[:120]}", flush=True)
-    return int(survived)
+    return survived
 
 
 def _share(chosen: argparse.Namespace) -> float:

@@ -83,7 +83,11 @@ def state_table(step: Step, folder: Path) -> StateTable:
 def _persist(step: Step, stream: Stream, folder: Path) -> TxnState:
     keys, aggregates = step.args["keys"], _aggregates(step)
     grouped: Any = stream.group_by(*keys) if keys else stream
-    state: TxnState = grouped.persistent_aggregate(state_table(step, folder), **aggregates)
+    ends: dict[str, Any] = {}
+    if (after := step.args.get("expire_after")) is not None:
+        ends = {"expire_after": timedelta(microseconds=after), "by": step.args["by"]}
+    table = state_table(step, folder)
+    state: TxnState = grouped.persistent_aggregate(table, **ends, **aggregates)
     return state
 
 
@@ -115,6 +119,8 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
             return stream.state_query(states[step.of[1]], on=args["on"], as_of=args["as_of"])
         case "join":
             return streams[step.of[0]].join(streams[step.of[1]], on=args["on"], how=args["how"])
+        case "join_in_time":
+            return _join_in_time(args, *(streams[one] for one in step.of))
         case "expect":
             return streams[step.of[0]].expect(
                 args["name"], _sql(args["where"]), args["on_violation"]
@@ -130,7 +136,7 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
         case "drop_duplicates":
             stream, within = streams[step.of[0]], args["within"]
             if args["sorted"]:
-                stream = stream.transform(lambda df: df.select(*map(quoted, sorted(df.columns))))
+                stream = stream.transform(_sorted)
             ends = None if within is None else timedelta(microseconds=within)
             return stream.drop_duplicates(args["keys"], ends)
         case "merge":
@@ -142,6 +148,18 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
             made: Stream = grouped.aggregate(**_aggregates(step))
             return made
     return streams[step.of[0]].transform(_Transform(step))
+
+
+def _join_in_time(args: dict[str, Any], left: Stream, right: Stream) -> Stream:
+    within = timedelta(microseconds=args["within"])
+    if args["how"] != "as_of":
+        return left.join(right, args["on"], args["how"], within=within)
+    right = right.transform(_sorted) if args["sorted"] else right
+    return left.join_as_of(right, args["on"], within=within)
+
+
+def _sorted(df: DataFrame) -> DataFrame:
+    return df.select(*map(quoted, sorted(df.columns)))
 
 
 class _Transform:

@@ -45,7 +45,7 @@ def _columns(program: Program, step: Step, found: Mapping[str, Columns]) -> Colu
             return keys | {
                 name: aggregate_type(spec, first) for name, spec in args["aggregates"].items()
             }
-        case "join":
+        case "join" | "join_in_time":
             if args["how"] in ("left_semi", "left_anti"):
                 return first
             return first | found[step.of[1]]

@@ -10,10 +10,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.differential.columns import streams_of
 from tests.differential.declaration import Program, Source, Step
 from tests.differential.rules import placed
 
-__all__ = ["EventTime", "with_watermarks"]
+__all__ = ["EventTime", "event_time_of", "times_of", "with_watermarks"]
 
 MINUTE = 60_000_000
 BEGIN = 1_774_742_400_000_000
@@ -29,16 +30,45 @@ def with_watermarks(program: Program, strength: Mapping[str, int]) -> Program:
         strength: stream -> 2 transactional, 1 opaque, 0 neither.
     """
     draw = random.Random(f"watermarks {program.seed}")
-    if draw.random() < 0.5 or not all(source.known for source in program.sources):
+    marks = (step.id for step in program.steps if step.op == "watermark")
+    have = set[str]().union(*(streams_of(program, mark) for mark in marks))
+    share = 0.8 if have else 0.5  # another one may hold the watermark back for ever
+    if draw.random() < share or not all(source.known for source in program.sources):
         return program
-    program = _with_times(program, draw)
+    if not have:
+        program = _with_times(program, draw)
     timed = [source for source in program.sources if _times(source) and strength[source.name]]
-    steps, aside = list(program.steps), False
+    timed = [source for source in timed if source.name not in have]
+    steps = list(program.steps)
+    aside = any(step.args.get("on_violation") == "set_aside" for step in steps)
     for number, source in enumerate(draw.sample(timed, min(len(timed), 2))):
         step = _watermark(draw, source, f"w{number}", may_set_aside=not aside)
         if (result := placed(draw, steps, step)) is not None:
             steps, aside = result, aside or step.args["on_violation"] == "set_aside"
     return program.model_copy(update={"steps": tuple(steps)})
+
+
+def times_of(steps: Sequence[Step], name: str) -> set[tuple[str, str] | None]:
+    """Return column and `late` of the watermarks between a stream and its sources.
+
+    None is among them if there is a path without one.
+    """
+    step = next((step for step in steps if step.id == name), None)
+    if step is None:
+        return {None}
+    if step.op == "watermark":
+        return {(step.args["column"], step.args["on_violation"])}
+    of = step.of[:1] if step.op == "query" else step.of
+    return set[tuple[str, str] | None]().union(*(times_of(steps, one) for one in of))
+
+
+def event_time_of(steps: Sequence[Step], name: str, columns: Mapping[str, str]) -> str | None:
+    """Return the column with the event time of a stream, if there is exactly one and it has it."""
+    times = times_of(steps, name)
+    names = {time[0] for time in times if time}
+    (column, *others) = names or {""}
+    is_one = None not in times and not others and columns.get(column) == "timestamp"
+    return column if is_one else None
 
 
 def _times(source: Source) -> list[str]:

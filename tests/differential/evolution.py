@@ -147,7 +147,7 @@ class _Evolution:
         yield from self._added_tables()
         for source in self.program.sources:
             # A program knows one former name, and a life may commit nothing under the next one.
-            named = any(step.op == "drop_duplicates" for step in self.program.steps)
+            named = any(s.op in ("drop_duplicates", "join_in_time") for s in self.program.steps)
             if source.name not in self.busy and not source.called and not named:
                 new = f"{source.name}.{len(source.called)}"
                 yield Change(op="rename_stream", table=source.name, args={"new": new})
@@ -186,6 +186,8 @@ class _Evolution:
             yield self._drop("drop_value", step, settled)
         if settled:
             yield self._rename("rename_value", step, settled)
+        if args.get("expire_after") is not None:
+            return  # which keys there are follows from the rule
         if keys := [key for key in args["keys"] if self._is_settled(step, key)]:
             yield self._rename("rename_key", step, keys)
             if not folds and not (removes and len(args["keys"]) == 1):
@@ -304,7 +306,7 @@ class _Evolution:
         watched = sources | {
             s.id
             for s in self.program.steps
-            if s.op in ("drop_duplicates", "expect", "fail", "watermark")
+            if s.op in ("drop_duplicates", "expect", "fail", "join_in_time", "watermark")
         }
         others = [table for table in self.program.tables if table.id != step.id]
         behind = set[str]().union(*(self._ancestors(table) for table in others))
@@ -321,7 +323,7 @@ class _Evolution:
 
     def _reads_state(self, step: Step) -> bool:
         above = self._ancestors(step)
-        reads = ("query", "new_values", "drop_duplicates")
+        reads = ("query", "new_values", "drop_duplicates", "join_in_time")
         return any(s.op in reads for s in self.program.steps if s.id in above)
 
     def _strength(self, stream: str) -> int:

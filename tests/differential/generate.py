@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.columns import Columns, aggregate_type, expression_type
 from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.duplicates import with_repeats
-from tests.differential.event_time import with_watermarks
+from tests.differential.ending import draw_ends
+from tests.differential.event_time import times_of, with_watermarks
 from tests.differential.evolution import with_changes
 from tests.differential.rules import with_rules
+from tests.differential.time_streams import TimeStreams
 from tests.differential.values import (
     draw_type,
     draw_value,
@@ -25,6 +28,8 @@ __all__ = ["CHANGING", "generate"]
 
 CHANGING = 0.3
 """The share of programs that change between their lives."""
+IN_TIME = 0.45
+"""The share of programs that join in time, or have states that end."""
 
 NAMES = (
     "a",
@@ -108,7 +113,12 @@ class _Generator:
         draw = self.draw
         txids = draw.randint(1, 5)
         names = [f"s{n}" for n in range(draw.choice((1, 1, 2, 2, 3)))]
-        sources = self._sources(names, txids)
+        time_streams, timed = TimeStreams(self), []
+        if random.Random(f"event time {self.seed}").random() < IN_TIME:
+            names, txids = names[: draw.choice((0, 0, 1))], draw.randint(4, 7)
+            timed = time_streams.sources(txids)
+            self.pending = draw.choice((1, 1, 2, 3))  # or no watermark is reached
+        sources = self._sources(names, txids) + timed
         for source in sources:
             self.columns[source.name] = dict(source.columns)
             self.open.append(source.name)
@@ -116,14 +126,20 @@ class _Generator:
             self.strength[source.name] = kinds.index(source.kind)
         made = ["stream"] * draw.randint(1, 8) + ["table"] * draw.randint(1, 3)
         draw.shuffle(made)
+        if timed:
+            time_streams.watermarks(timed)
+            made = made[: draw.choice((1, 2, 4))] + ["in time"] * draw.choice((1, 2, 2, 3))
+            draw.shuffle(made)
         for what in made:
             if what == "table":
                 newest = draw.random() < 0.6
-                self._table(self.open[-1] if newest else draw.choice(self.open[-4:]))
+                self.table(self.open[-1] if newest else draw.choice(self.open[-4:]))
+            elif what == "in time":
+                draw.choice(time_streams.makers)()
             else:
                 self._stream()
         if made[-1] == "stream":
-            self._table(self.open[-1])
+            self.table(self.open[-1])
         self._use_everything(sources)
         lives = self._lives(txids)
         program = Program(
@@ -167,7 +183,7 @@ class _Generator:
                 for txid in range(txids)
             ]
             made.append((name, kind, partitions, known, columns, few, batches))
-        for txid in range(txids):  # or the run would be caught up before its end
+        for txid in range(txids if made else 0):  # or the run would be caught up before its end
             if all(batches[txid] is None for *_, batches in made):
                 _, kind, partitions, _, columns, few, batches = draw.choice(made)
                 batches[txid] = self._batch(columns, kind, partitions, few)
@@ -232,9 +248,10 @@ class _Generator:
         of = self.open[-1] if draw.random() < 0.4 else draw.choice(self.open)
         draw.choice(makers)(of)
 
-    def _add(
+    def add(
         self, op: str, of: tuple[str, ...], columns: Columns, args: dict[str, Any], least: int = 2
     ) -> str:
+        """Add a step that makes a stream; return its name."""
         self.count += 1
         name = f"n{self.count}"
         self.steps.append(Step(id=name, op=op, of=of, args=args))
@@ -271,10 +288,10 @@ class _Generator:
 
     def _filter(self, of: str) -> None:
         columns = self.columns[of]
-        self._add("filter", (of,), columns, {"where": self._condition(columns)})
+        self.add("filter", (of,), columns, {"where": self._condition(columns)})
 
     def _double(self, of: str) -> None:
-        self._add("double", (of,), self.columns[of], {})
+        self.add("double", (of,), self.columns[of], {})
 
     def _derive(self, of: str) -> None:
         draw, columns = self.draw, self.columns[of]
@@ -295,7 +312,7 @@ class _Generator:
             expression = ["txid"]
         name = self.fresh(columns)
         made = columns | {name: expression_type(expression, columns)}
-        self._add("derive", (of,), made, {"name": name, "expression": expression})
+        self.add("derive", (of,), made, {"name": name, "expression": expression})
 
     def _select(self, of: str) -> None:
         draw, columns = self.draw, self.columns[of]
@@ -307,7 +324,7 @@ class _Generator:
             new = self.fresh(taken) if draw.random() < 0.3 else old
             renamed.append([old, new])
             made[new] = columns[old]
-        self._add("select", (of,), made, {"columns": renamed})
+        self.add("select", (of,), made, {"columns": renamed})
 
     def _merge(self, of: str) -> None:
         others = [
@@ -315,7 +332,7 @@ class _Generator:
         ]
         if others:
             more = self.draw.sample(others, self.draw.randint(1, min(2, len(others))))
-            self._add("merge", (of, *more), self.columns[of], {})
+            self.add("merge", (of, *more), self.columns[of], {})
 
     def _join(self, of: str) -> None:
         draw = self.draw
@@ -333,10 +350,10 @@ class _Generator:
                 return
             one, two = draw.choice(pairs)
             key = self.fresh({})
-            of = self._add("select", (of,), {key: left[one]}, {"columns": [[one, key]]})
+            of = self.add("select", (of,), {key: left[one]}, {"columns": [[one, key]]})
             renames = [[two, key]]
             made: Columns = {key: right[two]}
-            other = self._add("select", (other,), made, {"columns": renames})
+            other = self.add("select", (other,), made, {"columns": renames})
             left, right, common = self.columns[of], made, [key]
         on = draw.sample(common, draw.randint(1, min(2, len(common))))
         how = draw.choice(JOINS)
@@ -347,24 +364,24 @@ class _Generator:
                 taken = left | kept | right
                 kept[n if n in on or n.lower() not in clash else self.fresh(taken)] = kind
             pairs = list(zip(right, kept, strict=True))
-            other = self._add("select", (other,), kept, {"columns": [list(p) for p in pairs]})
+            other = self.add("select", (other,), kept, {"columns": [list(p) for p in pairs]})
             right = kept
         semi = how in ("left_semi", "left_anti")
         columns = left if semi else left | right
-        self._add("join", (of, other), columns, {"on": on, "how": how})
+        self.add("join", (of, other), columns, {"on": on, "how": how})
 
     def _window(self, of: str) -> None:
         columns = self.columns[of]
         if time := self._some(columns, lambda kind: kind == "timestamp"):
             name = self.fresh(columns)
             made = columns | {name: "struct<start:timestamp,end:timestamp>"}
-            self._add("window", (of,), made, {"column": time, "name": name})
+            self.add("window", (of,), made, {"column": time, "name": name})
 
     def _aggregate(self, of: str) -> None:
         keys, aggregates = self._grouping(of, stored=False)
         columns = {key: self.columns[of][key] for key in keys}
         columns |= {n: aggregate_type(s, self.columns[of]) for n, s in aggregates.items()}
-        self._add("aggregate", (of,), columns, {"keys": keys, "aggregates": aggregates})
+        self.add("aggregate", (of,), columns, {"keys": keys, "aggregates": aggregates})
 
     def _query(self, of: str) -> None:
         draw = self.draw
@@ -391,24 +408,27 @@ class _Generator:
                 made[n] = kind
         if not made:
             return
-        of = self._add("select", (of,), made, {"columns": columns})
+        of = self.add("select", (of,), made, {"columns": columns})
         least = 1 if as_of == "committed" else 2
-        found = self._add("query", (of, state), made | theirs, {"on": keys, "as_of": as_of}, least)
+        found = self.add("query", (of, state), made | theirs, {"on": keys, "as_of": as_of}, least)
         if as_of == "txid-1":
             self.late.add(found)
 
     def _new_values(self, of: str) -> None:
-        able = self.states
-        if not able:
-            return
-        state = self.draw.choice(able)
+        if self.states:
+            self.new_values(self.draw.choice(self.states))
+
+    def new_values(self, state: str) -> str | None:
+        """Add the changes of a state, unless a name would be there twice; return their name."""
         step = next(one for one in self.steps if one.id == state)
         columns = self.columns[state]
         values = [name for name in columns if name not in step.args["keys"]]
         made = columns | {f"prev_{name}": columns[name] for name in values}
         if len({name.lower() for name in made}) < len(made):
-            return
-        self.late.add(self._add("new_values", (state,), made, {}))
+            return None
+        name = self.add("new_values", (state,), made, {})
+        self.late.add(name)
+        return name
 
     # --- tables ------------------------------------------------------------------------------
 
@@ -427,7 +447,7 @@ class _Generator:
         ]
         for source in sources:
             if source.name not in used:
-                self._table(source.name)
+                self.table(source.name)
         if self.faults and self.draw.random() < 0.3:
             self._fail(self.draw.choice(sources))
 
@@ -451,18 +471,23 @@ class _Generator:
             able = able[1:]
         return self.draw.choice(able[-2:])
 
-    def _table(self, of: str) -> None:
+    def table(self, of: str, kind: str | None = None, keys: Sequence[str] = ()) -> None:
+        """Put a stream into a table: "append", "upsert" or "log".
+
+        Args:
+            keys: some that a state has.
+        """
         draw = self.draw
         self.count += 1
         name = f"t{self.count}"
-        kind = draw.choice(("append", "append", "upsert", "upsert", "log"))
+        kind = kind or draw.choice(("append", "append", "upsert", "upsert", "log"))
         semantics = self._semantics(of)
         if kind == "append":
             if any(n.lower() == "txid" for n in self.columns[of]):
                 return
             self.steps.append(Step(id=name, op="append", of=(of,), args={"semantics": semantics}))
             return
-        keys, aggregates = self._grouping(of, stored=True, layout=kind)
+        keys, aggregates = self._grouping(of, stored=True, layout=kind, among=keys)
         args: dict[str, Any] = {
             "layout": kind,
             "semantics": semantics,
@@ -480,6 +505,9 @@ class _Generator:
             if counts:
                 limit = draw.choice((1, 2, 3))
                 args["remove_where"] = ["equal", counts[0], "bigint", limit]
+        may_end = semantics != "non_transactional" and None not in times_of(self.steps, of)
+        if may_end and draw.random() < 0.7:
+            args |= draw_ends(draw, self.steps, of, self.columns[of], keys)
         self.steps.append(Step(id=name, op="state", of=(of,), args=args))
         self.columns[name] = columns
         self.strength[name] = self.strength[of] if semantics != "non_transactional" else 0
@@ -488,7 +516,7 @@ class _Generator:
         self.states.append(name)
 
     def _grouping(
-        self, of: str, *, stored: bool, layout: str = "upsert"
+        self, of: str, *, stored: bool, layout: str = "upsert", among: Sequence[str] = ()
     ) -> tuple[list[str], dict[str, list[Any]]]:
         draw, columns = self.draw, self.columns[of]
         reserved = ("txid", "prev_txid")
@@ -496,6 +524,7 @@ class _Generator:
             n for n, kind in columns.items() if _is_groupable(kind) and n.lower() not in reserved
         ]
         keys = draw.sample(groupable, min(len(groupable), draw.choice((0, 1, 1, 1, 2))))
+        keys = [*dict.fromkeys((*keys[: 2 - len(among)], *among))]
         aggregates: dict[str, list[Any]] = {}
         for _ in range(draw.randint(1, 3)):
             taken = dict.fromkeys([*keys, *aggregates, *(f"prev_{n}" for n in aggregates)], "")

@@ -168,15 +168,20 @@ def _compared(
     """Hold the tables, and the rows that were set aside, against the oracle's."""
     plain = _session(spark, {}, compiled=False)
     found = read_tables(program, plain, folder, columns_of(program))
+    vacuumed = any("vacuum" in life.then for life in program.lives)
+    same = not any(life.changes for life in program.lives)
     pairs: dict[str, tuple[list[Row], list[Row]]] = {}
     for step in program.tables:
         name = step.args.get("pair", f"{step.id} ({_named_table(step.args)})")
         before = pairs.get(name, ([], []))
         pairs[name] = before[0] + expected[step.id].rows, before[1] + found[step.id]
         for txid, (rows, columns) in expected[step.id].former.items():
-            if rows and not any("vacuum" in life.then for life in program.lives):
+            if rows and not vacuumed:
                 held_then = read_as_of(step, txid, plain, folder, columns)
                 pairs[f"{name} as of txid {txid}"] = rows, held_then
+        for txid, rows in expected[step.id].as_of.items() if same and not vacuumed else ():
+            held_then = read_as_of(step, txid, plain, folder, columns_of(program)[step.id])
+            pairs[f"{name} as of txid {txid}"] = rows, held_then
     aside = read_bad_rows(program, plain, folder)
     for rule, rows in aside.items():
         pairs[f"rows set aside by {rule}"] = broken.get(rule, []), rows
@@ -250,8 +255,8 @@ def _session(spark: SparkSession, conf: dict[str, str], *, compiled: bool) -> Sp
 def _meanwhile(program: Program, life: Life, folder: Path) -> None:
     """What somebody does to the tables between two runs."""
     for what in life.then:
-        keys = (path.parent for path in folder.glob("*_keys_*/_delta_log"))
-        for path in (*(folder / step.id for step in program.tables), *keys):
+        kept = (path.parent for path in folder.glob(f"d{program.seed}_*/_delta_log"))
+        for path in (*(folder / step.id for step in program.tables), *kept):
             if not (path / "_delta_log").exists():
                 continue
             table = DeltaTable(path)

@@ -15,7 +15,9 @@ from tests.differential.changes import always_there, programs_of, renamed
 from tests.differential.columns import Columns, columns_of, streams_of
 from tests.differential.declaration import Change, Program, Source, Step
 from tests.differential.duplicates import Repeats
+from tests.differential.ending import Ends
 from tests.differential.event_time import EventTime
+from tests.differential.time_joins import HANDS_ON_LATER, JoinedInTime
 from tests.differential.values import decode, group_key, order_key, text_of
 
 __all__ = ["Expected", "emptied", "expected_tables"]
@@ -32,11 +34,13 @@ class Expected:
     rows: list[Row] = field(default_factory=list)
     former: dict[int, tuple[list[Row], Columns]] = field(default_factory=dict)
     """The last txid before a change -> what a reader as of that txid sees, with its columns."""
+    as_of: dict[int, list[Row]] = field(default_factory=dict)
+    """Some txids of a state whose keys end -> what a reader as of that txid sees."""
 
 
 @dataclass
 class _State:
-    """All rows of each key, by txid; what `remove_where` takes away begins anew."""
+    """All rows of each key, by txid; what `remove_where` takes away, or ends, begins anew."""
 
     keys: tuple[str, ...]
     aggregates: Mapping[str, list[Any]]
@@ -49,21 +53,31 @@ class _State:
     """Keys, values before and values after, of what the newest txid touched."""
     since: dict[str, int] = field(default_factory=dict)
     """Values that were added later -> their first txid."""
+    ends: Ends | None = None
+    marks: dict[int, int | None] = field(default_factory=dict)
+    """The watermark of each txid."""
 
     @classmethod
     def of_step(cls, step: Step, columns: Columns) -> _State:
         """The state of a table or of an aggregate of one batch."""
         args = step.args
         keys, where = tuple(args["keys"]), args.get("remove_where")
-        return cls(keys, args["aggregates"], columns, where, args.get("layout", "upsert"))
+        state = cls(keys, args["aggregates"], columns, where, args.get("layout", "upsert"))
+        state.ends = Ends.of_step(step)
+        return state
 
-    def apply(self, rows: list[Row], txid: int, *, active: bool) -> None:
+    def apply(
+        self, rows: list[Row], txid: int, *, active: bool, watermark: int | None = None
+    ) -> None:
         groups: dict[Any, list[Row]] = {} if self.keys or not active else {(): []}
         for row in rows:
             groups.setdefault(_key(row, self.keys), []).append(row)
         self.touched = []
+        self.marks[txid] = watermark
         for key, batch in groups.items():
             before = self.shown.get(key)
+            if self._has_ended(key, txid):
+                del self.batches[key]
             self.batches.setdefault(key, []).append((txid, batch))
             values = self._row(key)
             keys = {name: values[name] for name in self.keys}
@@ -71,11 +85,22 @@ class _State:
             if self.remove is not None and _holds(self.remove, values):
                 after = None
                 del self.batches[key]
+            elif self._has_ended(key, txid):
+                after = None
+            if after is None:
                 self.shown.pop(key, None)
             else:
                 self.shown[key] = values
             if before is not None or after is not None:
                 self.touched.append((keys, before, after))
+        for key in [key for key in self.shown if self._has_ended(key, txid)]:
+            before = self.shown.pop(key)
+            self.touched.append(({name: before[name] for name in self.keys}, before, None))
+
+    def _has_ended(self, key: Any, txid: int) -> bool:
+        if self.ends is None or key not in self.batches:
+            return False
+        return self.ends.has_ended(self.batches[key], self.marks, txid)
 
     def _row(self, key: Any) -> Row:
         """Keys and values as readers see them."""
@@ -118,7 +143,9 @@ class _State:
                 key = _key(rows[0], self.keys) if rows else ()
                 merged.setdefault(key, []).append((at, rows))
         self.batches = {key: sorted(found, key=lambda b: b[0]) for key, found in merged.items()}
-        self.shown = {key: self._row(key) for key in self.batches}
+        now = max(self.marks, default=0)
+        self.ends = Ends.of_step(step)
+        self.shown = {key: self._row(key) for key in self.batches if not self._has_ended(key, now)}
 
     def changes(self) -> list[Row]:
         """What `new_values` hands on."""
@@ -154,6 +181,7 @@ class _Run:
         self.event_time = EventTime(program)
         self.tables: dict[str, Expected] = {}
         self.repeats: dict[str, Repeats] = {}
+        self.joined: dict[str, JoinedInTime] = {}
         self.bad: dict[str, list[Row]] = {}
         """Rule -> the rows that broke it, with their txids."""
         self.states: dict[str, _State] = {}
@@ -168,6 +196,7 @@ class _Run:
         self.program = program
         self.columns = columns_of(program)
         self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
+        self.in_any_txid = _in_any_txid(program)
         steps = {step.id: step for step in program.tables}
         for name, step in steps.items():
             if name not in self.tables:
@@ -213,14 +242,17 @@ class _Run:
         # A query sees the states as txid - 1 left them, wherever it stands among the steps.
         before = {name: list(state.shown.values()) for name, state in self.states.items()}
         for step in self.program.steps:
-            alive = bool(active & self.streams[step.id])
+            alive = step.id in self.in_any_txid or bool(active & self.streams[step.id])
             if step.op == "append":
                 if alive:
                     self.tables[step.id].rows += [{**row, "txid": txid} for row in rows[step.of[0]]]
             elif step.op == "state":
                 state = self.states[step.id]
-                state.apply(rows[step.of[0]] if alive else [], txid, active=alive)
+                into = rows[step.of[0]] if alive else []
+                state.apply(into, txid, active=alive, watermark=self.event_time.watermark(txid))
                 self.tables[step.id].rows = list(state.shown.values())
+                if state.ends and state.batches and txid % 3 == self.program.seed % 3:
+                    self.tables[step.id].as_of[txid] = list(state.shown.values())
             elif step.op in ("expect", "watermark"):
                 into = rows[step.of[0]]
                 broken = [row for row in into if self._breaks(step, row, txid)]
@@ -266,6 +298,13 @@ class _Run:
                 left, right = rows[step.of[0]], rows[step.of[1]]
                 kinds = self.columns[step.of[0]], self.columns[step.of[1]]
                 return _joined(left, right, args["on"], args["how"], kinds)
+            case "join_in_time":
+                left, right = (rows[one] for one in step.of)
+                if step.id not in self.joined:
+                    kinds = self.columns[step.of[0]], self.columns[step.of[1]]
+                    self.joined[step.id] = JoinedInTime(step, kinds)
+                marks = (self.event_time.watermark(txid), self.event_time.watermark(txid - 1))
+                return self.joined[step.id].rows(txid, left, right, *marks)
             case "merge":
                 return [row for one in step.of for row in rows[one]]
             case "aggregate":
@@ -273,6 +312,18 @@ class _Run:
                 state.apply(rows[step.of[0]], txid, active=True)
                 return list(state.shown.values())
         return [made for row in rows[step.of[0]] for made in _row(step, row, txid)]
+
+
+def _in_any_txid(program: Program) -> set[str]:
+    """Return the steps that may get rows in a txid in which none of their sources is read."""
+    found: set[str] = set()
+    for step in program.steps:
+        later = step.op == "join_in_time" and step.args["how"] in HANDS_ON_LATER
+        if step.op == "new_values":
+            later = program.step(step.of[0]).args.get("expire_after") is not None
+        if later or found & set(step.of[:1] if step.op == "query" else step.of):
+            found.add(step.id)
+    return found
 
 
 def emptied(program: Program) -> set[int]:

@@ -185,6 +185,11 @@ def _smaller_args(step: Step) -> Iterator[dict[str, Any]]:
                 yield {**args, name: [other for other in args[name] if other != one]}
     if args.get("remove_where"):
         yield {**args, "remove_where": None}
+    if args.get("expire_after") is not None:
+        yield {name: args[name] for name in args if name not in ("expire_after", "by", "time")}
+    for name in ("within", "delay", "expire_after"):
+        if args.get(name):
+            yield {**args, name: 0}
     if args.get("compact_files"):
         yield {**args, "compact_files": None}
     if args.get("buckets", 1) > 1:

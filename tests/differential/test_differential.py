@@ -11,6 +11,7 @@ import pytest
 from tests.differential.generate import generate
 from tests.differential.judge import judge
 from tests.differential.mutants import MUTANTS, everything
+from tests.differential.time_mutants import TIME_MUTANTS, everything_in_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,7 @@ def test_random_programs_end_as_the_oracle_says(spark: SparkSession, tmp_path: P
 def test_the_program_without_a_mutant_is_equal(spark: SparkSession, tmp_path: Path) -> None:
     """What every mutant is to be seen in ends as the oracle says, a death and a replay included."""
     assert judge(everything(), spark, tmp_path / "run").kind == "equal"
+    assert judge(everything_in_time(), spark, tmp_path / "time").kind == "equal"
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -40,3 +42,13 @@ def test_a_mutant_differs(
     monkeypatch.setattr(*MUTANTS[name])
     verdict = judge(everything(), spark, tmp_path / "run")
     assert verdict.kind in ("differs", "failed"), verdict  # "failed": its files cannot be read
+
+
+@pytest.mark.parametrize("name", TIME_MUTANTS)
+def test_a_mutant_in_event_time_differs(
+    name: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these mutants of joins in time and of keys that end makes a difference."""
+    monkeypatch.setattr(*TIME_MUTANTS[name])
+    verdict = judge(everything_in_time(), spark, tmp_path / "run")
+    assert verdict.kind == "differs", verdict

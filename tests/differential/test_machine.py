@@ -15,6 +15,8 @@ from tests.differential.declaration import Change, Life, Program, Source, Step
 from tests.differential.generate import generate
 from tests.differential.oracle import expected_tables
 from tests.differential.shrink import candidates, shrink
+from tests.differential.time_joins import TIME_JOINS
+from tests.differential.time_mutants import everything_in_time
 from tests.differential.values import decode, encode
 
 OPERATIONS = {
@@ -26,6 +28,7 @@ OPERATIONS = {
     "fail",
     "filter",
     "join",
+    "join_in_time",
     "merge",
     "new_values",
     "query",
@@ -64,11 +67,20 @@ def test_everything_is_drawn() -> None:
             found[step.op] += 1
             for name in ("how", "as_of", "semantics", "layout"):
                 found[str(step.args.get(name))] += 1
+            if step.op == "join_in_time":
+                found[f"{step.args['how']} in time"] += 1
+            if step.args.get("expire_after") is not None:
+                found[f"by {step.args['by']}"] += 1
+                found[f"ends in {step.args['layout']}, {step.args['semantics']}"] += 1
             found.update(spec[0] for spec in step.args.get("aggregates", {}).values())
     expected = OPERATIONS | {"transactional", "opaque", "non_transactional", "log", "upsert"}
     expected |= {"known True", "known False", "committed", "txid-1", "left_anti", "full", "right"}
     expected |= OF_ROWS | {name for name, case in OF_A_COLUMN.items() if case.weight}
     expected |= {"before-publish", "between-publications", "after-committed", "during-clean-up"}
+    expected |= {f"{how} in time" for how in TIME_JOINS} | {"by last event", "by window end"}
+    expected |= {
+        f"ends in {a}, {b}" for a in ("log", "upsert") for b in ("transactional", "opaque")
+    }
     assert {name: found[name] for name in expected if not found[name]} == {}
 
 
@@ -203,6 +215,37 @@ def test_the_oracle_knows_sql() -> None:
     assert found["t3"].rows == [{"k": None, "v": 3, "txid": 1}]
     with pytest.raises(OutOfRangeError, match="18446744073709551614"):
         aggregated(["Sum", "v"], [[{"v": 2**63 - 1}] * 2], {"v": "bigint"})
+
+
+def test_the_oracle_knows_event_time() -> None:
+    """A row without a match comes once, and a key has ended as soon as its time is reached."""
+    found, _ = expected_tables(everything_in_time(), {})
+    alone = [row for row in found["t0"].rows if row["w"] is None]
+    assert [(row["txid"], row["k"]) for row in alone] == [(3, "b"), (3, None)]
+    newest = [(row["txid"], row["v"], row["w"]) for row in found["t1"].rows]
+    assert newest[:4] == [(2, 1, 10), (2, 2, None), (2, 3, None), (3, 4, 30)]
+    assert [(row["k"], row["n"]) for row in found["t3"].as_of[3]] == [("a", 2), ("c", 1)]
+    ends = [row for row in found["t4"].rows if row["n"] is None]
+    assert [(row["txid"], row["k"], row["prev_n"]) for row in ends] == [
+        (3, "b", 1),
+        (3, None, 1),
+        (5, "c", 1),
+    ]
+    assert {"k": "a", "n": 1, "total": 5} in found["t5"].rows  # begun anew
+
+
+def test_a_program_in_time_shrinks() -> None:
+    """Of joins and ends only what a finding needs is left, also of their durations."""
+
+    def ends(program: Program) -> bool:
+        marks = {step.id for step in program.steps if step.op == "watermark"}
+        states = [step for step in program.steps if step.args.get("expire_after") is not None]
+        return any(marks & {*step.of} for step in states)
+
+    least = shrink(everything_in_time(), ends)
+    assert [step.op for step in least.steps] == ["watermark", "state"]
+    assert least.steps[-1].args["expire_after"] == 0
+    assert least.txids == 1
 
 
 def test_a_program_shrinks_to_what_shows_it() -> None:

@@ -230,6 +230,12 @@ def test_what_cannot_become_final_is_refused(spark: SparkSession, warehouse: Pat
     rows = other.stream("s", MemoryTransactionalSpout(records(1), SCHEMA))
     timed = rows.watermark("at", DELAY, late="drop")
     state = timed.group_by("k").persistent_aggregate(StateTable(warehouse / "c"), n=Count())
-    state.final_values(by="k").partition_persist(AppendTable(warehouse / "d"))
+    final = state.final_values(by="k")
+    again = final.group_by("k").persistent_aggregate(StateTable(warehouse / "e"), n=Count())
+    with pytest.raises(
+        TopologyError, match=r"of final_values\(\).* may be older than the watermark"
+    ):
+        again.final_values(by="k")
+    final.partition_persist(AppendTable(warehouse / "d"))
     with pytest.raises(TopologyError, match="needs a key that is a window of timestamps or a"):
         run_in_memory(other, spark)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
+from committers.aggregates import Count
 from committers.append_table import AppendTable
+from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import (
     CrashedError,
@@ -148,6 +150,25 @@ def test_rows_match_across_txids(
     spouts = MemoryTransactionalSpout(left, LEFT), MemoryTransactionalSpout(right, RIGHT)
     run_in_memory(topology(warehouse, *spouts, how, max_spout_pending=distance), spark)
     check_joined(warehouse, both(left, right), distance, how)
+
+
+def test_a_late_row_is_no_second_first_match(spark: SparkSession, warehouse: Path) -> None:
+    """A left row of a semi join comes once, also if a late row matches it that comes when the row
+    of its first match is forgotten.
+    """
+
+    def row(key: str, number: int, minute: int) -> Row:
+        return key, number, BEGIN + timedelta(minutes=minute)
+
+    left = [[row("a", 1, 100)], [row("y", 2, 111)], [row("z", 3, 112)], []]
+    right = [[row("a", 10, 90)], [row("y", 20, 111)], [], [row("a", 30, 95)]]
+    made = Topology("semi", TopologyConfig(max_spout_pending=1))
+    one = made.stream("l", MemoryTransactionalSpout(left, LEFT)).watermark("at", "0 seconds")
+    other = made.stream("r", MemoryTransactionalSpout(right, RIGHT)).watermark("paid", "0 seconds")
+    joined = one.join(other, "k", "left_semi", within=WITHIN)
+    joined.partition_persist(AppendTable(warehouse / "rows"))
+    run_in_memory(made, spark)
+    assert rows_of(warehouse / "rows", "txid", "k", "v") == [(1, "a", 1), (2, "y", 2)]
 
 
 @pytest.mark.parametrize("point", ["after_staging", "between_publications", "before_committed"])
@@ -290,6 +311,23 @@ def test_what_cannot_be_joined_in_time_is_refused(ask: Any, told: str) -> None:
     other = made.stream("r", MemoryTransactionalSpout([], RIGHT))
     with pytest.raises(TopologyError, match=told):
         ask(one, other)
+
+
+@pytest.mark.parametrize("what", ["final values", "keys that end"])
+def test_rows_that_are_over_are_not_joined_with_those_that_wait(warehouse: Path, what: str) -> None:
+    """A row whose time is over when it comes would never come out without a match."""
+    made = Topology("t")
+    one = made.stream("l", MemoryTransactionalSpout([], LEFT)).watermark("at", DELAY, late="drop")
+    other = made.stream("r", MemoryTransactionalSpout([], RIGHT))
+    other = other.watermark("paid", DELAY, late="drop")
+    ends = {"expire_after": WITHIN, "by": "at"} if what == "keys that end" else {}
+    state = one.group_by("k", "at").persistent_aggregate(
+        StateTable(warehouse / "n"), n=Count(), **ends
+    )
+    values = state.new_values() if ends else state.final_values(by="at")
+    values.join(other, "k", within=WITHIN)
+    with pytest.raises(TopologyError, match="may be older than the watermark"):
+        values.join(other, "k", "left", within=WITHIN)
 
 
 def test_a_column_of_both_sides_is_refused_by_name(spark: SparkSession, warehouse: Path) -> None:

@@ -105,7 +105,7 @@ class Node:
     @property
     def brings_late_rows(self) -> bool:
         """True if it hands on rows whose event time is over, though none of its parents does."""
-        return False
+        return self.hands_on_later
 
     @property
     def hands_on_later(self) -> bool:

@@ -86,11 +86,6 @@ class Sessions(Derived):
         """True: rows come out when their session is over."""
         return True
 
-    @property
-    def brings_late_rows(self) -> bool:
-        """True: the rows of a session are older than the watermark that ends it."""
-        return True
-
     def kept(self) -> Kept:
         """The rows of open sessions."""
         name = f"{self.label()}_sessions_{'_'.join(self.keys)}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
+from txn.dataflow.watermarks import LATE_STREAMS, Duration, event_column, guarded, microseconds
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
@@ -77,7 +77,7 @@ class JoinInTime(Node):
                 raise TopologyError(
                     f"{where}: a late row of stream '{node.label()}' could match one that has come "
                     "out without a match. Give the stream a watermark with late='drop' or "
-                    "late='set_aside'.",
+                    f"late='set_aside'. {LATE_STREAMS}",
                     number="TXN-123",
                 )
             require_replays(node, where)
@@ -167,7 +167,7 @@ class JoinInTime(Node):
         found = []
         if self.kind not in ("anti", "newest"):
             found += self._matches(
-                left, right, self._alive(new, asked, span), self._alive(new, kept, span)
+                left, right, self._alive(new, asked, span), self._alive(new, kept, span), span
             )
         if self.hands_on_later and not span.is_empty:
             found += self._over(left, right, span, *self._alive(new, kept, span))
@@ -195,6 +195,7 @@ class JoinInTime(Node):
         right: DataFrame,
         asked: Sequence[DataFrame | None],
         kept: Sequence[DataFrame | None],
+        span: Span,
     ) -> list[DataFrame]:
         """The matches that the rows of a txid bring, with each other and with earlier ones."""
         old_left, old_right = asked
@@ -206,6 +207,9 @@ class JoinInTime(Node):
             return [self._shown(rows, left, right) for rows in found]
         found = [self._joined(left, all_right, "left_semi")]
         if old_left is not None:
+            if span.before is not None:  # the first match of an older row may be forgotten
+                time = sf.col(quoted(self.times[0]))
+                old_left = old_left.where(is_left(time, moment(span.before - self.within)))
             matched = self._joined(old_left, right, "left_semi")
             if kept[1] is not None:  # these have had their match before
                 matched = self._joined(matched, kept[1], "left_anti")

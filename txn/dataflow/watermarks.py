@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
+    "LATE_STREAMS",
     "Ahead",
     "Duration",
     "Late",
@@ -39,6 +40,11 @@ __all__ = [
 Duration = str | timedelta
 """As "10 minutes", or a `timedelta`."""
 Late = Literal["keep", "drop", "set_aside"]
+LATE_STREAMS = (
+    "The rows of final_values(), of a join in time, and of new_values() if keys end, may be older "
+    "than the watermark, so it cannot stand below these."
+)
+"""For refusals: `Node.brings_late_rows`."""
 
 _LONGEST = 1_000_000 * 86_400_000_000
 """Microseconds: more than all of the times that Spark has."""
