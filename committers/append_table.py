@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from committers.publishing.files import load_files
 from committers.rows_committer import RowsCommitter
 from committers.staging.area import random_id
 from committers.state_table import StateTable
 from committers.table_rows import read_table
+from txn.delta.commits import TXID
+from txn.delta.loading import load
 from txn.interfaces import Committer, Semantics
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +60,13 @@ class AppendTable(RowsCommitter):
             TableRefusedError: the table does not exist.
         """
         return read_table(spark, self._storage)[0]
+
+    def rows_at(self, version: int) -> DataFrame:
+        """Return the rows of a version, with the columns of the stream. Runs no job."""
+        files = tuple(load_files(load(self._storage, version)).values())
+        schema = self._logged_schema()
+        session = self._session({})
+        return (self._rows_in(files, session) if files else no_rows(session, schema)).drop(TXID)
 
     def keeping(
         self, name: str, keys: Sequence[str], time: str | None, after: int | None, *, whole: bool

@@ -31,7 +31,7 @@ class KeptRows(RowsCommitter, CompactingCommitter):
 
     Args:
         keys: the columns by which rows are looked up.
-        time: the column with the event time.
+        time_column: the column with the event time.
         after: microseconds; a row that is that much behind the watermark, or more, may be removed.
     """
 

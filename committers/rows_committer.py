@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from committers.appending import AppendingCommitter
-from committers.publishing.files import load_files
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from txn.delta.commits import TXID
-from txn.delta.loading import load
 from txn.errors import TopologyError
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
-from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,13 +25,6 @@ class RowsCommitter(AppendingCommitter):
 
     layout = "append"
     """The table's layout, for `txn plan`."""
-
-    def rows_at(self, version: int) -> DataFrame:
-        """Return the rows of a version, with the columns of the stream. Runs no job."""
-        files = tuple(load_files(load(self._storage, version)).values())
-        schema = self._logged_schema()
-        session = self._session({})
-        return (self._rows_in(files, session) if files else no_rows(session, schema)).drop(TXID)
 
     def required_columns(self) -> Sequence[str]:
         """No columns: the table stores whatever columns a batch has."""

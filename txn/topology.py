@@ -628,9 +628,7 @@ class Stream:
             TopologyError: no column, no duration, `within` without a watermark before, or a
                 spout whose replays lose rows.
         """
-        names = (keys,) if isinstance(keys, str) else tuple(keys)
-        _check_unique(names, self._node)
-        repeats = Repeats.of(self._node, names, within)
+        repeats = Repeats.of(self._node, self._columns_of(keys, "drop_duplicates"), within)
         rule = NoRepeat.of(repeats)
         self._topology._add_rule(rule)
         self._topology._keep(repeats.kept(rule))
@@ -654,9 +652,7 @@ class Stream:
         Raises:
             TopologyError: no column, no duration, or no such watermark before.
         """
-        names = (keys,) if isinstance(keys, str) else tuple(keys)
-        _check_unique(names, self._node)
-        sessions = Sessions.of(self._node, names, gap)
+        sessions = Sessions.of(self._node, self._columns_of(keys, "session_windows"), gap)
         self._topology._keep(sessions.kept())
         return Stream(self._topology, SessionRows(sessions, are_over=True))
 
@@ -732,8 +728,8 @@ class Stream:
         With `within`, rows match whose event times are at most that far apart, whatever txids they
         come in; each match comes in the txid that brings its later row. Rows without a match, of
         kinds that show them, come when no match can come any more: in the txid whose watermark is
-        `within` after their event time. Both sides are kept as long, in tables of the topology's
-        own beside its first table.
+        `within` after their event time. Both sides are kept, up to twice as long, in tables of the
+        topology's own beside its first table.
 
         Source: Trident's `join`; with `within` Structured Streaming's stream-stream joins and
         Flink's interval joins.
@@ -783,12 +779,14 @@ class Stream:
         return self._join_in_time(JoinInTime.of(self._node, other._node, columns, "newest", within))
 
     def _columns_of(self, on: str | Sequence[str], method: str) -> tuple[str, ...]:
-        """The columns that a method of this stream was given, at least one."""
+        """The columns that a method of this stream was given: at least one, each once."""
         columns = (on,) if isinstance(on, str) else tuple(on)
         if not columns:
             raise TopologyError(
-                f"{method}() of stream '{self._node.label()}' names no column.", number="TXN-109"
+                f"{method}() of stream '{self._node.label()}' names no column. Name at least one.",
+                number="TXN-109",
             )
+        _check_unique(columns, self._node)
         return columns
 
     def _join_in_time(self, node: JoinInTime) -> Stream:

@@ -83,7 +83,7 @@ class CompactingCommitter(AppendingCommitter):
     def _to_compact(
         self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile]
     ) -> tuple[ActiveFile, ...]:
-        """The files to compact, of which some were chosen."""
+        """The chosen files, and those that have to be compacted together with them."""
         return files
 
     @abstractmethod

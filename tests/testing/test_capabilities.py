@@ -39,6 +39,7 @@ SHIPPED = {
     "spouts.rate:RateSpout": "CountsRows ReportsLag SizesBatches",
     "spouts.reader:ReaderSpout": "ReportsLag",
     "committers.append_table:AppendTable": f"{TABLE} HoldsRows KeepsBeside",
+    "committers.kept_rows:KeptRows": f"{TABLE} MaintainsTable RecallsRows",
     "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable "
     "RecallsRows",
     "committers.upsert_layout.committer:UpsertCommitter": f"{STATE} DescribesState",

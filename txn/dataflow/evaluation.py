@@ -242,7 +242,7 @@ class Evaluation:
         if isinstance(node, Repeats):
             return self._mark_repeats(node, parent)
         if isinstance(node, Kept):
-            return replace(parent, frame=node.columns_of(parent.frame))
+            return parent
         if isinstance(node, SessionRows):
             return replace(parent, frame=node.compute([parent.frame]))
         assert isinstance(node, Transform)
@@ -385,7 +385,7 @@ class Evaluation:
         if isinstance(rows, Rows):
             new = rows.frame
         elif kept is not None:
-            new = _empty_frame(node.columns_of(kept))
+            new = _empty_frame(node.own_columns(kept))
         else:
             return _make_unknown([rows], empty=not self.live(node))
         frame = explain(node, lambda: node.result(new, kept, self._span))

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from txn.dataflow.graph import Derived, Node, promise_of
 from txn.errors import TopologyError
 from txn.interfaces import SpoutKind
-from txn.spark.lazy import sf
-from txn.spark.names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = ["Kept", "require_replays"]
 
 
 @dataclass(frozen=True, eq=False)
 class Kept(Derived):
-    """What later txids look up, of the rows of a stream."""
+    """The rows of a stream that later txids look up."""
 
     owner: Node
     """The node that looks it up."""
@@ -40,14 +34,6 @@ class Kept(Derived):
     def operation(self) -> str:
         """Its name in messages."""
         return f"what {self.owner.operation} keeps"
-
-    def columns_of(self, rows: DataFrame) -> DataFrame:
-        """The columns that the table takes."""
-        if self.whole:
-            return rows
-        times = () if self.time is None else (self.time,)
-        names = dict.fromkeys((*self.keys, *times))
-        return rows.select(*(sf.col(quoted(name)) for name in names))
 
 
 def require_replays(node: Node, where: str) -> None:

@@ -61,12 +61,6 @@ class Repeats(Derived):
                 of the stream may bring the same rows twice.
         """
         where = f"drop_duplicates() of stream '{node.label()}'"
-        if not keys:
-            raise TopologyError(
-                f"{where} names no column. Name those that identify an event, for example "
-                "drop_duplicates(['event_id'], within='7 days').",
-                number="TXN-109",
-            )
         time, after = event_column(node), None
         if within is not None:
             after = microseconds(within, f"{where}: within")

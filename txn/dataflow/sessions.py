@@ -53,19 +53,13 @@ class Sessions(Derived):
         """Make the node from what `Stream.session_windows` was given.
 
         Raises:
-            TopologyError: no column, no duration, no watermark, or one that lets late rows pass.
+            TopologyError: no duration, no watermark, or one that lets late rows pass.
         """
         where = f"session_windows() of stream '{node.label()}'"
-        if not keys:
-            raise TopologyError(
-                f"{where} names no column. Name those whose rows have sessions of their own, for "
-                "example session_windows('user', '30 minutes').",
-                number="TXN-109",
-            )
         micros = microseconds(gap, f"{where}: gap")
         time = event_column(node)
         if not micros:
-            raise TopologyError(f"{where}: gap={gap!r} is no time.", number="TXN-123")
+            raise TopologyError(f"{where}: gap={gap!r} must be longer than zero.", number="TXN-123")
         if time is None or not guarded(node):
             raise TopologyError(
                 f"{where} needs to know when a session is over: give each stream behind it a "
@@ -92,8 +86,8 @@ class Sessions(Derived):
         open_rows = SessionRows(self, are_over=False)
         return Kept(open_rows, self, 0, name, self.keys, _END, 0, whole=True)
 
-    def columns_of(self, kept: DataFrame) -> DataFrame:
-        """Kept rows with the columns of the stream."""
+    def own_columns(self, kept: DataFrame) -> DataFrame:
+        """Kept rows with the columns of the stream alone."""
         return kept.drop(_END, TXID)
 
     def result(self, new: DataFrame, kept: DataFrame | None, span: Span) -> DataFrame:

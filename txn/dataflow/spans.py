@@ -15,7 +15,10 @@ __all__ = ["Span"]
 
 @dataclass(frozen=True)
 class Span:
-    """The watermarks between which the time of rows ends in a txid, in microseconds."""
+    """The event times that a txid's watermark passes: after `before`, up to `watermark`.
+
+    Both are microseconds since 1970, UTC.
+    """
 
     before: int | None
     """That of the txid before."""

@@ -18,7 +18,6 @@ from txn.dataflow.graph import (
     Dimension,
     FinalValues,
     Join,
-    Merge,
     NewValues,
     Node,
     Sink,
@@ -27,7 +26,6 @@ from txn.dataflow.graph import (
     Transform,
     called,
 )
-from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
 from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
@@ -46,11 +44,8 @@ _OPERATIONS: Mapping[type[Node], str] = {
     Aggregation: "aggregate",
     Dimension: "lookup",
     Expectation: "expect",
-    Join: "join",
-    Merge: "merge",
     FinalValues: "final_values",
     JoinInTime: "join_within",
-    Kept: "kept",
     NewValues: "new_values",
     NoRepeat: "expect",
     Repeats: "drop_duplicates",
@@ -58,7 +53,6 @@ _OPERATIONS: Mapping[type[Node], str] = {
     Sessions: "session_windows",
     SetAside: "set_aside",
     StateQuery: "state_query",
-    Transform: "transform",
 }
 
 

@@ -26,7 +26,7 @@ from txn.spark.names import quoted
 from txn.spark.ordering import orderable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = ["JoinInTime"]
 
@@ -164,17 +164,19 @@ class JoinInTime(Node):
         """
         left, right = new
         self._require_columns(left, right)
+        alive = self._alive(new, kept, span)
         found = []
         if self.kind not in ("anti", "newest"):
-            found += self._matches(
-                left, right, self._alive(new, asked, span), self._alive(new, kept, span), span
-            )
+            found += self._matches(left, right, self._alive(new, asked, span), alive, span)
         if self.hands_on_later and not span.is_empty:
-            found += self._over(left, right, span, *self._alive(new, kept, span))
+            found += self._over(left, right, span, *alive)
         if not found:
             nothing = left.where(sf.lit(False))
-            return nothing if self.kind == "anti" else self._with_nulls(nothing, left, right)
-        return functools.reduce(lambda one, other: one.unionByName(other), found)
+            if self.kind == "anti":
+                return nothing
+            found = [self._shown(self._joined(nothing, right, "left"), left, right)]
+        # Matches come first: they have all columns, and rows without one have NULL for the rest.
+        return functools.reduce(lambda one, more: one.unionByName(more, True), found)
 
     def _alive(
         self, new: Sequence[DataFrame], stored: Sequence[DataFrame | None], span: Span
@@ -236,11 +238,9 @@ class JoinInTime(Node):
             others = right.where(sf.lit(False)) if old_right is None else old_right
             found.append(self._shown(self._newest(ended, others), left, right))
         if self.kind in ("left", "full", "anti") and old_left is not None:
-            rows = self._unmatched(0, old_left, old_right, span)
-            found.append(rows if self.kind == "anti" else self._with_nulls(rows, left, right))
+            found.append(self._unmatched(0, old_left, old_right, span))
         if self.kind in ("right", "full") and old_right is not None:
-            rows = self._unmatched(1, old_right, old_left, span)
-            found.append(self._with_nulls(rows, left, right))
+            found.append(self._unmatched(1, old_right, old_left, span))
         return found
 
     def _unmatched(
@@ -288,32 +288,17 @@ class JoinInTime(Node):
         own = one[quoted(self.times[side])]
         others = renamed[quoted(f"{_RIGHT}{self.times[1 - side]}")]
         apart = sf.unix_micros(own) - sf.unix_micros(others)
-        least = 0 if self.kind == "newest" else -self.within
-        near = (apart >= least) & (apart <= self.within)
+        near = sf.abs(apart) <= self.within
         return one.join(renamed, functools.reduce(operator.and_, (*same, near)), how)
-
-    @staticmethod
-    def _right(name: str) -> Column:
-        return sf.col(quoted(f"{_RIGHT}{name}"))
 
     def _shown(self, joined: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
         """The columns of a result: those to join on, the other ones of the left, of the right."""
         others = [name for name in left.columns if name not in self.on]
         return joined.select(
             *(sf.col(quoted(name)) for name in (*self.on, *others)),
-            *(self._right(n).alias(n) for n in right.columns if n not in self.on),
-        )
-
-    def _with_nulls(self, rows: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
-        """Rows of one side, with NULL for the columns of the other."""
-        types = {field.name: field.dataType for field in (*left.schema, *right.schema)}
-        names = [n for n in (*left.columns, *right.columns) if n not in self.on]
-        return rows.select(
-            *(sf.col(quoted(name)) for name in self.on),
             *(
-                sf.col(quoted(name))
-                if name in rows.columns
-                else sf.lit(None).cast(types[name]).alias(name)
-                for name in names
+                sf.col(quoted(f"{_RIGHT}{name}")).alias(name)
+                for name in right.columns
+                if name not in self.on
             ),
         )

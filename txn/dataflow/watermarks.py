@@ -172,7 +172,7 @@ class Watermark(Expectation):
 
 
 def guarded(node: Node) -> bool:
-    """Return whether no late row reaches a stream, on any path from a source."""
+    """Return whether each path from a source to a stream has a watermark that removes late rows."""
     if isinstance(node, Watermark) and node.on_violation != "keep":
         return True
     if node.brings_late_rows:

@@ -131,10 +131,8 @@ class ProcessingPhases:
         for group, crowded in self._queue.take(lambda live: self._must_wait(live, undecided)):
             for live in group:
                 if self._stations.in_order:
-                    live.earlier, live.awaited = (
-                        self._live.before(live),
-                        self._awaited_streams(live),
-                    )
+                    live.earlier = self._live.before(live)
+                    live.awaited = self._awaited_streams(live)
                 live.threads += 1
                 self._tracking.open(live.attempt, live.ledger)
             self._threads.spawn(
@@ -154,12 +152,11 @@ class ProcessingPhases:
         rows are compared with those of earlier txids, each waits for all smaller ones, unless its
         streams may bring columns that one of these waits for.
         """
-        in_order = self._stations.in_order
-        if not in_order and (live.empty or not undecided):
-            return False
         smaller = self._unstaged_before(live)
-        if in_order:
+        if self._stations.in_order:
             return bool(smaller) and not self._awaited_streams(live)
+        if live.empty or not undecided:
+            return False
         state = self._shell.state
         before = [
             _possible_streams(state, batch.metadata)

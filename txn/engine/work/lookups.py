@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Lookup, Unknown
 from txn.dataflow.graph import FinalValues, NewValues, Node, Sink, StateQuery
 from txn.dataflow.kept import Kept
@@ -85,7 +84,7 @@ class Lookups:
     def _find_rows(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation
         if not isinstance(node, NewValues):
-            return self._query_state(node, evaluation, evaluation.attempt)
+            return self._query_state(node, evaluation)
         name, publication = node.sink.name, emission.publication
         if publication is None:
             raise TopologyError(
@@ -99,17 +98,14 @@ class Lookups:
         return reporting_changes(node.sink.committer).changes(prepared, own)
 
     def _query_state(
-        self,
-        node: StateQuery | FinalValues,
-        evaluation: Evaluation,
-        attempt: TransactionAttempt,
+        self, node: StateQuery | FinalValues, evaluation: Evaluation
     ) -> StoredRows | Unknown:
         """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""
         if isinstance(node, StateQuery) and node.sink is None:
             return self._foreign_state(node)
         while True:
             committed = self._tables.committed
-            rows = self._read_state(node, evaluation, attempt, committed)
+            rows = self._read_state(node, evaluation, committed)
             if committed is self._tables.committed:
                 return rows
             # A later txid was committed meanwhile, and the rows may have a part of it.
@@ -118,9 +114,9 @@ class Lookups:
         self,
         node: StateQuery | FinalValues,
         evaluation: Evaluation,
-        attempt: TransactionAttempt,
         committed: Committed,
     ) -> StoredRows | Unknown:
+        attempt = evaluation.attempt
         exact = isinstance(node, FinalValues) or node.as_of == "txid-1"
         if exact and committed.txid != attempt.txid - 1:
             raise StateError(
