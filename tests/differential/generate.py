@@ -108,6 +108,7 @@ class _Generator:
         self.faults = self.draw.random() < 0.6
         self.count = 0
         self.pending = self.draw.choice((1, 3, 8))
+        self.most_attempts = 5
 
     def program(self, share: float) -> Program:
         draw = self.draw
@@ -456,7 +457,9 @@ class _Generator:
         txid, attempts = self.draw.randint(2, 4), self.draw.choice((1, 2, 99))
         if txid > len(source.batches) or source.batches[txid - 1] is None:
             return  # what has nothing to read may not even be computed
-        args = {"txid": txid, "attempts": attempts}
+        args: dict[str, Any] = {"txid": txid, "attempts": attempts}
+        if any(step.op == "join_in_time" for step in self.steps):
+            args["passes_empty"] = self.most_attempts  # it computes what is set aside, too
         step = Step(id="fails", op="fail", of=(source.name,), args=args)
         below = [
             one.model_copy(update={"of": tuple("fails" if n == source.name else n for n in one.of)})
@@ -556,7 +559,7 @@ class _Generator:
         config: dict[str, Any] = {
             "max_spout_pending": self.pending,
             "retry_backoff_ms": 1,
-            "max_batch_attempts": 5,
+            "max_batch_attempts": self.most_attempts,
             "on_exhausted": "quarantine",
             "zookeeper_acl": "open",
             "message_timeout_secs": 15.0,

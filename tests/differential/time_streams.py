@@ -196,19 +196,22 @@ class TimeStreams:
             drawer.table(changed)
 
     def _time(self, name: str) -> str | None:
-        """Return the event time of a stream whose replays are safe, and that is read itself."""
-        drawer = self._drawer
-        able = drawer.strength[name] and not self._comes_from_a_table(name)
+        """Return the event time of a stream whose replays are safe."""
+        drawer, able = self._drawer, self._drawer.strength[name]
         return event_time_of(drawer.steps, name, drawer.columns[name]) if able else None
 
-    def _comes_from_a_table(self, name: str) -> bool:
+    def _brings_late_rows(self, name: str) -> bool:
         step = next((step for step in self._drawer.steps if step.id == name), None)
         if step is None:
             return False
+        if step.op == "state" and step.args.get("expire_after") is not None:
+            return True
         of = step.of[:1] if step.op == "query" else step.of
-        return step.op == "new_values" or any(map(self._comes_from_a_table, of))
+        return any(map(self._brings_late_rows, of))
 
     def _guarded(self, *names: str) -> bool:
+        if any(map(self._brings_late_rows, names)):
+            return False
         times = (times_of(self._drawer.steps, name) for name in names)
         return all(time is not None and time[1] != "keep" for some in times for time in some)
 
