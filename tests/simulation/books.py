@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.delta import Table
 from tests.simulation.kernel import Process
 from tests.simulation.plan import TableKind, owner_of
-from tests.simulation.rows import STREAM_SIZE, event_time_of, is_late
+from tests.simulation.rows import STREAM_SIZE, event_time_of
 from tests.simulation.sources import records_of
+from tests.simulation.states import States
 from tests.simulation.tables import shape_of
 from tests.simulation.world import World
 from txn.attempts import TransactionAttempt
@@ -70,6 +71,7 @@ class Books:
         self.starts: dict[tuple[int, int, int], dict[str, Any]] = {}
         self.watermarks: dict[int, int | None] = {}
         """txid -> the watermark of its first START."""
+        self.states = States(world, self)
         self.newest: dict[int, dict[str, Any]] = {}
         """txid -> its newest START, as stored."""
         self.ledgers: dict[str, Ledger] = {}
@@ -309,11 +311,6 @@ class Books:
                 watermark = follows if watermark is None else max(watermark, follows)
         return watermark
 
-    def _drops(self, txid: int, record: int) -> bool:
-        timed = self._world.plan.timed
-        is_dropped = timed is not None and timed.late == "drop"
-        return is_dropped and is_late(record, self.watermarks.get(txid))
-
     def _committed(self, record: dict[str, Any], process: Process) -> None:
         txid, before = record["txid"], self.committed
         is_own = any(
@@ -520,6 +517,9 @@ class Books:
             self._world.trace(f"{table.name} v{table.version} by a stranger")
         ledger.versions[table.version] = ledger.last
         self._check_rows(table, ledger)
+        if publication is not None or mark is not None:
+            why = self.states.left(table, publication, mark)
+            self._must(not why, f"what has ended leaves: {table.name} v{table.version} {why}")
 
     def _changed(self, table: Table, mark: dict[str, Any], process: Process | None) -> None:
         self._count("table changed")
@@ -680,20 +680,24 @@ class Books:
             return
         expected: list[int] = []
         for txid, records in ledger.txids.items():
-            expected += [record for record in records if not self._drops(txid, record)]
+            expected += [record for record in records if not self.states.drops(txid, record)]
         if len(kind.streams) < len(self._world.source_sizes):
             expected = [r for r in expected if r // STREAM_SIZE in kind.streams]
-        found: list[int] = []
+        rows: list[Any] = []
         for path in table.active:
             blob = table.blobs.get(path)
             if blob is None:
                 self._must(False, f"files are there: {table.name} v{table.version} names {path}")
                 return
-            if kind.kind == "append":
-                found += [row.record for row in blob.rows]
-            else:
-                for row in blob.rows:
-                    found += row.value
+            rows += blob.rows
+        found: list[int] = []
+        for row in rows:
+            found += (row.record,) if kind.kind == "append" else row.value
+        if kind.ends is not None:
+            why = self.states.wrong(table, ledger.txids, ledger.last, rows)
+            self._must(not why, f"keys that have not ended: {table.name} v{table.version} {why}")
+            # Those that have ended may be there, and may be gone.
+            expected = [*(Counter(expected) & Counter(found)).elements()]
         expected.sort()
         found.sort()
         if expected != found:
@@ -704,6 +708,18 @@ class Books:
                 f"{sorted((surplus - missing).elements())} too many and lacks "
                 f"{sorted((missing - surplus).elements())}",
             )
+
+    def _check_once(self, table: Table, ledger: Ledger, found: dict[int, list[Any]]) -> None:
+        """No key of a state is told to end twice with the same records."""
+        ends: Counter[int] = Counter()
+        for txid, rows in found.items():
+            for _, value, previous in rows:
+                if previous is not None and not {*previous} <= {*(value or ())}:
+                    ends.update(previous)
+                    if txid not in ledger.rows:
+                        self._count("key begun anew" if value else "key ended")
+        twice = [record for record, times in ends.items() if times > 1]
+        self._must(not twice, f"ends once: {table.name} v{table.version} ends {twice} twice")
 
     def _check_derived(self, table: Table, ledger: Ledger, kind: TableKind) -> None:
         """The same for what a join, a query or new values feed."""
@@ -716,6 +732,8 @@ class Books:
             for row in blob.rows:
                 found.setdefault(row.txid, []).append(row.record)
         ledger.rows = {txid: rows for txid, rows in ledger.rows.items() if txid in ledger.txids}
+        if kind.feed == "new values":
+            self._check_once(table, ledger, found)
         for txid, records in ledger.txids.items():
             rows = sorted(found.pop(txid, ()), key=repr)
             if txid not in ledger.rows:
@@ -740,21 +758,16 @@ class Books:
         if kind.feed.startswith("join "):
             expected: list[Any] = _pairs(own[0], own[1], keys, kind.feed.removeprefix("join "))
         elif kind.feed == "query committed":
-            before = max(
-                (r for _, value in rows for r in value or ()), key=self._txid, default=None
-            )
-            as_of = 0 if before is None else self._txid(before)
-            expected = [(r, self._value(kind.of, r % keys, as_of)) for r in own[0]]
+            as_of = self._as_of(kind, rows)
+            expected = [(r, self.states.value(kind.of, r % keys, as_of)) for r in own[0]]
         elif kind.feed == "query txid-1":
-            expected = [(r, self._value(kind.of, r % keys, txid - 1)) for r in own[0]]
+            expected = [(r, self.states.value(kind.of, r % keys, txid - 1)) for r in own[0]]
+        elif kind.feed == "final values":
+            expected = self.states.final(kind.of, txid)
+            rows = [(row.key, row.value) for row in rows]
         else:
-            expected = []
-            mine = sorted(r for part in own for r in part if not self._drops(txid, r))
-            for key in {r % keys for r in mine}:
-                previous = self._value(kind.of, key, txid - 1)
-                value = (*(previous or ()), *(r for r in mine if r % keys == key))
-                expected.append((key, tuple(sorted(value)), previous))
-            rows = [(k, tuple(sorted(v)), p and tuple(sorted(p))) for k, v, p in rows]
+            expected = self.states.changes(kind.of, txid, records)
+            rows = [(*row,) for row in rows]
         if sorted(expected, key=repr) == sorted(rows, key=repr):
             return None
         return f"txid {txid} has {sorted(rows, key=repr)}, and ought to have {expected}"
@@ -763,17 +776,19 @@ class Books:
         """The committed txid of a record; one that is not committed is later than any."""
         return next((t for t, records in self.by_txid.items() if record in records), 10**9)
 
-    def _value(self, name: str, key: int, txid: int) -> tuple[int, ...] | None:
-        """The value of a key in a state table as of a committed txid."""
-        keys, streams = self._world.plan.keys, self._world.plan.tables[name].streams
-        found = [
-            r
-            for t, records in self.by_txid.items()
-            for r in records
-            if t <= txid and r % keys == key and r // STREAM_SIZE in streams
-            if not self._drops(t, r)
-        ]
-        return tuple(sorted(found)) or None
+    def _as_of(self, kind: TableKind, rows: list[Any]) -> int:
+        """The committed txid that a query has seen."""
+        if self._world.plan.tables[kind.of].ends is not None:
+            keys = self._world.plan.keys
+            # Of keys that have ended no record shows it.
+            fits = (
+                txid
+                for txid in range(self.committed + 1)
+                if all(value == self.states.value(kind.of, r % keys, txid) for r, value in rows)
+            )
+            return next(fits, self.committed)
+        last = max((r for _, value in rows for r in value or ()), key=self._txid, default=None)
+        return 0 if last is None else self._txid(last)
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import committers.log_layout.compacted_rows
 import committers.log_layout.compactor
 import committers.publishing.followed
 import committers.publishing.log
@@ -27,12 +28,17 @@ import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
 from committers.appending import AppendingCommitter
+from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compacted_rows import CompactedRows
 from committers.open_table import OpenTable
 from committers.publishing.append import file_actions
 from committers.publishing.followed import FollowedTable
 from committers.publishing.log import MAX_TRIES, DeltaLog
+from committers.state.reading import StateReader
+from committers.state_committer import StateCommitter
 from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import UpsertCommitter
+from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation.primitives import CLOCK
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
@@ -156,6 +162,13 @@ def _without_event_time(order: Any, *args: Any, **named: Any) -> Any:
 
 
 _publication_of = txn.engine.loop.pipeline.publication_of
+
+
+def _span_too_early(state: Any, txid: int) -> int | None:
+    return _watermark_before(state, txid - 1)
+
+
+_watermark_before = txn.protocol.coordinator.watermark_before
 
 
 # --- ZooKeeper -------------------------------------------------------------------------------
@@ -347,6 +360,41 @@ def _compact_anything(files: Any, committed: int, *more: Any, **named: Any) -> A
 
 
 _files_to_compact = committers.log_layout.compactor.files_to_compact
+
+
+def _ending_again(self: Any, txid: int, *others: Any) -> Any:
+    self._layout_as_of = lambda former: StateReader._layout_as_of(self, former - 1)
+    try:
+        return _ending_rows(self, txid, *others)
+    finally:
+        del self._layout_as_of
+
+
+_ending_rows = StateReader.ending
+
+
+def _newest_watermark_of_table(self: Any, txid: int) -> int | None:
+    return None if self._last is None else self._last[1].watermark
+
+
+def _ending_once(self: Any, prepared: Prepared, publication: Publication) -> Any:
+    return None if prepared.skipped else _ending(self, prepared, publication)
+
+
+_ending = StateCommitter._ending
+
+
+def _compacted_too_soon(self: Any, files: Any, active: Any, committed: int) -> Any:
+    watermark = self._log.last_publication()[1].watermark
+    return self._compacted.rows(files, active, committed, self._table_schema(), watermark)
+
+
+def _without_watermark(rows: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args: rows(self, *args[:-1], None)
+
+
+def _merged_anyway(rows: Any, layout: Any, *_: Any) -> Any:
+    return layout.unended(layout.merged(rows, with_txid=True))
 
 
 def _staged_all(self: Any, sink: str, read: Any) -> int:
@@ -552,6 +600,41 @@ MUTANTS: dict[str, Mutant] = {
     "event-time-not-published": Mutant(
         "The tables' logs do not have what later watermarks follow from.",
         ((txn.engine.loop.pipeline, "publication_of", _without_event_time),),
+    ),
+    "ended-twice": Mutant(
+        "The span in which keys end starts a txid too early.",
+        ((StateReader, "ending", _ending_again),),
+    ),
+    "end-skipped": Mutant(
+        "A replay of what a table holds ends no key.",
+        ((StateCommitter, "_ending", _ending_once),),
+    ),
+    "newest-end": Mutant(
+        "Which keys have ended follows from the newest publication, whatever the txid.",
+        ((FollowedTable, "watermark_as_of", _newest_watermark_of_table),),
+    ),
+    "final-twice": Mutant(
+        "The span of a txid's watermark starts a txid too early.",
+        ((txn.protocol.coordinator, "watermark_before", _span_too_early),),
+    ),
+    "compacted-too-soon": Mutant(
+        "Compaction drops keys that end in a txid that is not committed.",
+        ((LogCommitter, "_compacted_rows", _compacted_too_soon),),
+    ),
+    "begun-anew-merged": Mutant(
+        "Compaction decides which partials begin a key anew without the earlier ones.",
+        ((committers.log_layout.compacted_rows, "_merged", _merged_anyway),),
+    ),
+    "gap-compacted": Mutant(
+        "Compaction leaves out partials between those that it merges, though keys begin anew.",
+        ((LogCommitter, "_to_compact", lambda self, files, active: files),),
+    ),
+    "ended-kept": Mutant(
+        "Compactions and rewrites of buckets keep what has ended.",
+        (
+            (CompactedRows, "rows", _without_watermark(CompactedRows.rows)),
+            (BucketRewrite, "rows", _without_watermark(BucketRewrite.rows)),
+        ),
     ),
     "change-left-out": Mutant(
         "Tables keep their shape when the program has another one.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from txn.config import TopologyConfig
+from txn.interfaces import Expiry
 
 __all__ = [
     "CHANGING",
@@ -18,6 +19,7 @@ __all__ = [
     "TableKind",
     "draw_plan",
     "owner_of",
+    "with_ends",
     "with_event_time",
     "with_release",
 ]
@@ -56,6 +58,7 @@ COMMON = {
 """Fault -> least and greatest rate where a seed has it. What an occasion is, says who asks."""
 JOINS = ("join inner", "join left", "join full")
 FEEDS = (*JOINS, "query committed", "query txid-1", "new values")
+"""One more, "final values", only `with_ends` draws."""
 CHANGING = (7, 12, 15)
 """Of 16 seeds, those that have a second program: none of them is a recorded one of a mutant of
 before there were changes."""
@@ -91,6 +94,8 @@ class TableKind:
     """The state table that a query asks, or whose new values it takes."""
     since: int = 0
     """The first release of the program that has it."""
+    ends: Expiry | None = None
+    """When the keys of a state end."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +275,33 @@ def with_event_time(plan: Plan, random: Random) -> Plan:
     idle_after = random.choice((None, None, 1, 3))
     timed = Timed(random.choice((0, 20, 50)), idle_after, random.choice(("keep", "drop")))
     return replace(plan, timed=timed)
+
+
+def with_ends(plan: Plan, random: Random) -> Plan:
+    """The plan, with keys that end, and tables that are told of each end.
+
+    Args:
+        random: of its own, as for `with_release`.
+    """
+    if plan.timed is None:
+        return plan
+    tables = dict(plan.tables)
+    for name, table in plan.tables.items():
+        if table.feed != "rows" or table.kind == "append":
+            continue
+        if random.random() < 0.7:
+            by = random.choice(("last event", "last event", "key"))
+            after = random.choice((0, 10, 40))
+            ends = Expiry("key", after, "key") if by == "key" else Expiry("last event", after, "at")
+            table = tables[name] = replace(table, ends=ends)
+        feeds = ["new values"] if table.ends else []
+        feeds += ["final values"] if plan.timed.late == "drop" else []
+        if feeds and not table.since and random.random() < 0.6:
+            # Whether a table is opaque follows from its state's streams alone.
+            feed, own = random.choice(feeds), [plan.kinds[stream] for stream in table.streams]
+            semantics = _semantics(random, tuple(own))
+            tables[f"e-{name}"] = TableKind("append", semantics, table.streams, feed, of=name)
+    return replace(plan, tables=tables)
 
 
 def _kinds(random: Random) -> tuple[str, ...]:

@@ -17,19 +17,20 @@ from committers.publishing.files import ActiveFile
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
-from tests.simulation.delta import Blob, Table, text_of
+from tests.simulation.delta import Table, text_of
 from tests.simulation.kernel import Crash, Kernel, Process
 from tests.simulation.plan import (
     CHANGING,
     JOINS,
     TableKind,
     draw_plan,
+    with_ends,
     with_event_time,
     with_release,
 )
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import SimSpout
-from tests.simulation.spark import SparkFault, SparkSession, stats_of
+from tests.simulation.spark import SparkFault, SparkSession, blob_of, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
@@ -521,7 +522,7 @@ class Run:
         chosen = random.sample(files, random.randint(1, min(4, len(files))))
         rows = [row for file in chosen for row in table.blobs[file.path].rows]
         path = f"part-{self.world.new_id()}.parquet"
-        table.blobs[path] = Blob(tuple(rows), len(rows) * 1000 + 1)
+        table.blobs[path] = blob_of(rows)
         partition = dict(chosen[0].partition)
         size = table.blobs[path].size
         add = StagedFile(path, size, len(rows), partition, stats_of(rows))
@@ -634,6 +635,8 @@ def fed(table: TableKind, streams: Sequence[Stream], states: Mapping[str, TxnSta
         return first.join(others[0], "key", table.feed.removeprefix("join "))
     if table.feed == "new values":
         return states[table.of].new_values()
+    if table.feed == "final values":
+        return states[table.of].final_values(by="key")
     if table.feed.startswith("query "):
         as_of: Any = table.feed.removeprefix("query ")
         return first.state_query(states[table.of], on="key", as_of=as_of)
@@ -648,6 +651,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
     if seed % 16 in CHANGING:
         plan = with_release(plan, Random(f"release {seed}"))
     plan = with_event_time(plan, Random(f"event time {seed}"))
+    plan = with_ends(plan, Random(f"ends {seed}"))
     kernel = Kernel()
     world = World(
         plan, kernel, random, Faults(random, dict(plan.rates), plan.calm_at), Random(~seed)

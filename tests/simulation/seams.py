@@ -15,11 +15,15 @@ from typing import Any
 
 import committers.appending
 import committers.log_layout.committer
+import committers.log_layout.compacted_rows
 import committers.open_table
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
 import committers.staging.area
+import committers.state.layouts
+import committers.state.reading
+import committers.state.shape
 import committers.state_committer
 import committers.upsert_layout.committer
 import committers.verifying.same_table
@@ -43,6 +47,7 @@ import txn.engine.work.staging
 import txn.engine.work.tables
 import txn.engine.work.violations
 import txn.machine.liveness
+import txn.spark.event_times
 import txn.zookeeper.client.connection
 import txn.zookeeper.client.session_watch
 import txn.zookeeper.leadership
@@ -132,6 +137,22 @@ def _patches() -> list[Patch]:
         (txn.dataflow.evaluation, "Judged", spark.SimJudged),
         (txn.engine.work.violations, "moved", spark.same_frame),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
+        (txn.dataflow.graph, "sf", spark.FUNCTIONS),
+        (txn.spark.event_times, "sf", spark.FUNCTIONS),
+        (txn.engine.work.staging, "sf", spark.FUNCTIONS),
+        (committers.state.shape, "sf", spark.FUNCTIONS),
+        (committers.state.shape, "bigint", spark.FUNCTIONS.lit),
+        (committers.state.layouts, "merged_by_key", tables.merged_by_key),
+        (committers.state.layouts, "since_begun", tables.since_begun),
+        (committers.state.reading, "merged_by_key", tables.merged_by_key),
+        (committers.state.reading, "touched", tables.touched),
+        (committers.log_layout.compacted_rows, "merged_by_key", tables.merged_by_key),
+        (committers.log_layout.compacted_rows, "since_begun", tables.since_begun),
+        (committers.log_layout.compacted_rows, "merged_where_certain", tables.merged_where_certain),
+        (committers.log_layout.committer, "from_partials", tables.from_partials),
+        (committers.state_committer, "ended", tables.ended),
+        (committers.state_committer, "joined_by_key", tables.joined_by_key),
+        (committers.state_committer, "moved", spark.same_frame),
         (committers.log_layout.committer, "CompactedRows", tables.SimCompactedRows),
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),
         (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),

@@ -7,22 +7,25 @@ writing may stay behind, and the executors of a driver that died may write on fo
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.staging.area import StagingArea
+from committers.state.expiring import NEWEST
 from tests.simulation import rows as model
 from tests.simulation.delta import Blob, SimStorage, retried
 from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
 from txn.delta.commits import TXID
 from txn.errors import StagedFileError
-from txn.interfaces import StagedFile
+from txn.interfaces import WATERMARK, StagedFile
 from txn.spark.file_writer import WrittenFile
 
 __all__ = [
+    "FUNCTIONS",
     "Frame",
     "NoWatch",
     "Schema",
@@ -31,6 +34,7 @@ __all__ = [
     "SimStagingArea",
     "SparkFault",
     "SparkSession",
+    "blob_of",
     "columns_of",
     "measured",
     "no_settings",
@@ -42,6 +46,8 @@ __all__ = [
 ]
 
 ROW_BYTES = 1000
+LARGE_ROW_BYTES = 40_000
+"""Of a partial of a state whose keys end: a compaction takes some files and leaves earlier ones."""
 
 
 class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
@@ -56,6 +62,15 @@ class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
 
 
 SparkFault.__module__ = "pyspark.errors.simulated"
+
+
+class Kind(str):
+    """`DataType`."""
+
+    __slots__ = ()
+
+    def simpleString(self) -> str:  # noqa: N802 - Spark's name
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,65 @@ class Schema(tuple[Field, ...]):
     def fields(self) -> tuple[Field, ...]:
         return tuple(self)
 
+    def __getitem__(self, name: Any) -> Any:
+        # Whoever asks by name asks for the time of a key.
+        return (
+            Field(name, Kind("timestamp")) if isinstance(name, str) else super().__getitem__(name)
+        )
+
+
+class Column:
+    """`Column`: a value of each row; None is NULL."""
+
+    def __init__(self, of: Callable[[Any], Any]) -> None:
+        self.of = of
+
+    def _with(self, other: Column, operation: Callable[[Any, Any], Any]) -> Column:
+        def of(row: Any) -> Any:
+            one, two = self.of(row), other.of(row)
+            return None if one is None or two is None else operation(one, two)
+
+        return Column(of)
+
+    def __gt__(self, other: Column) -> Column:
+        return self._with(other, operator.gt)
+
+    def __le__(self, other: Column) -> Column:
+        return self._with(other, operator.le)
+
+    def __and__(self, other: Column) -> Column:
+        return Column(lambda row: self.of(row) and other.of(row))
+
+    def __or__(self, other: Column) -> Column:
+        return Column(lambda row: self.of(row) or other.of(row))
+
+    def __invert__(self) -> Column:
+        return Column(lambda row: None if self.of(row) is None else not self.of(row))
+
+    def isNull(self) -> Column:  # noqa: N802
+        return Column(lambda row: self.of(row) is None)
+
+    def cast(self, kind: str) -> Column:
+        return self
+
+
+class FUNCTIONS:
+    """`pyspark.sql.functions`, for the conditions by which keys end."""
+
+    @staticmethod
+    def lit(value: Any) -> Column:
+        return Column(lambda _: value)
+
+    @staticmethod
+    def col(name: str) -> Column:
+        if name.strip("`") == NEWEST:
+            return Column(lambda row: row.newest)
+        return Column(lambda row: model.time_of_key(row.key))
+
+    @staticmethod
+    def timestamp_micros(value: Column) -> Column:
+        return value
+
 
 RECORDS = Schema([Field("record")])
 
@@ -95,6 +169,19 @@ class Frame:
         self.schema = RECORDS
         self.columns = ["key", "record"]
         self.stream_parts: Sequence[str] = ()
+        self.watermark: int | None = None
+
+    def where(self, condition: Column) -> Frame:
+        return Frame(row for row in self.rows if condition.of(row))
+
+    def withColumn(self, name: str, value: Column) -> Frame:  # noqa: N802
+        assert name == WATERMARK
+        frame = Frame(self.rows, self.parts)
+        frame.watermark = value.of(None)
+        return frame
+
+    def sortWithinPartitions(self, *_: str) -> Frame:  # noqa: N802
+        return self
 
     def coalesce(self, _: int) -> Frame:
         return self
@@ -284,18 +371,20 @@ class Writer:
         for number, frame in enumerate(self._frame.parts or (self._frame,)):
             if not self._bucketed:
                 if frame.rows:
-                    files[f"{folder}/part-{number}.parquet"] = _blob(frame.rows)
+                    files[f"{folder}/part-{number}.parquet"] = blob_of(frame.rows)
                 continue
             buckets: dict[int, list[Any]] = {}
             for row in frame.rows:
                 buckets.setdefault(current_world().bucket(table, row.key), []).append(row)
             for bucket, rows in buckets.items():
-                files[f"{folder}/{BUCKET}={bucket}/part-{number}.parquet"] = _blob(rows)
+                files[f"{folder}/{BUCKET}={bucket}/part-{number}.parquet"] = blob_of(rows)
         return files
 
 
-def _blob(rows: Sequence[Any]) -> Blob:
-    return Blob(tuple(rows), ROW_BYTES * len(rows) + 1)
+def blob_of(rows: Sequence[Any]) -> Blob:
+    """A data file with these rows."""
+    is_large = any(isinstance(row, model.Partial) and row.bound is not None for row in rows)
+    return Blob(tuple(rows), (LARGE_ROW_BYTES if is_large else ROW_BYTES) * len(rows) + 1)
 
 
 def run_job(write: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from committers.appending import AppendingCommitter
@@ -25,7 +25,7 @@ from tests.simulation.spark import Frame, SparkFault
 from tests.simulation.world import World, current_world
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
-from txn.interfaces import Committer, Publication, Semantics, StagedFile, State, StoredRows
+from txn.interfaces import Committer, Semantics, State, StoredRows
 
 __all__ = [
     "RowReader",
@@ -34,12 +34,19 @@ __all__ = [
     "SimRewrite",
     "SimTable",
     "SimUpsertReader",
+    "ended",
+    "from_partials",
     "from_previous_values",
     "from_replaced_rows",
     "generation_rows",
+    "joined_by_key",
     "make_committer",
+    "merged_by_key",
+    "merged_where_certain",
     "renamed_and_cast",
     "shape_of",
+    "since_begun",
+    "touched",
 ]
 
 
@@ -59,6 +66,7 @@ def shape_of(world: World, name: str, release: int) -> dict[str, Any]:
         "keys": (key,),
         "values": (("extra", "Sum(extra)"),) if more else (),
         "buckets": plan.buckets_of(name, release) if kind == "upsert" else 0,
+        "expiry": plan.kind(name).ends,
     }
 
 
@@ -77,7 +85,7 @@ class Shaped(TableCommitter):
         return TableSpec(self._opened.topology, kind, self.semantics, **shape)
 
     def _session(self, conf: object) -> Any:
-        return None
+        return self._spark
 
     def _logged_schema(self) -> Any:
         return ()
@@ -100,9 +108,55 @@ def renamed_and_cast(rows: Frame, types: object, spec: object, table: str) -> Fr
     return rows
 
 
-def generation_rows(rows: Frame, *described: object) -> tuple[Frame, bool]:
+def generation_rows(
+    rows: Frame, properties: object, layout: Any, spec: object, table: str, watermark: int | None
+) -> tuple[Frame, bool]:
     """In place of `committers.generations.state_rows.generation_rows`."""
-    return Frame(model.next_generation(rows.rows)), False
+    return Frame(model.next_generation(layout.at(watermark).living(rows).rows)), False
+
+
+class SimLogLayout(LogLayout):
+    """The real layout: `seams` has the functions that merge partials."""
+
+    def _select(self, rows: Any, *_: Any) -> Any:
+        return _seen(rows)
+
+
+class SimUpsertLayout(UpsertLayout):
+    """The real layout, but that the model reverts rows."""
+
+    def revert(self, stored: Any, first_txid: int) -> Any:
+        return Frame(model.revert(stored.rows, first_txid))
+
+    def _select(self, rows: Any, *_: Any) -> Any:
+        return _seen(rows)
+
+
+def _seen(rows: Frame) -> Frame:
+    """Keys and values as readers see them: whatever order the records of a value came in."""
+    return Frame(model.Partial(row.key, model.in_order(row.value), 0) for row in rows.rows)
+
+
+def merged_by_key(rows: Frame, *_: object, with_txid: bool = False) -> Frame:
+    """In place of `committers.state.merging.merged_by_key`."""
+    return Frame(model.merge(rows.rows))
+
+
+def since_begun(rows: Frame, keys: object) -> Frame:
+    """In place of `committers.state.expiring.since_begun`."""
+    return Frame(model.since_begun(rows.rows))
+
+
+def merged_where_certain(rows: Frame, *_: object) -> Frame:
+    """In place of `committers.state.expiring.merged_where_certain`."""
+    return Frame(model.merged_where_certain(rows.rows))
+
+
+def joined_by_key(rows: Frame, others: Frame, keys: object, how: str) -> Frame:
+    """In place of `committers.state.keys.joined_by_key`."""
+    assert how == "left_anti"
+    known = {row.key for row in others.rows}
+    return Frame(row for row in rows.rows if row.key not in known)
 
 
 class SimAppend(Shaped, AppendingCommitter):
@@ -149,30 +203,25 @@ class SimTable(State):
 
 
 class SimLogReader(LogReader):
-    """In place of `committers.state.reading.LogReader`: only what the files hold."""
-
-    def as_of(self, txid: int, session: Any, *, exact: bool) -> Any:
-        rows, paths = self.before(txid + 1, session)
-        return Frame(model.merge(rows.rows)), paths, None
+    """The real reader, but that the model reads files."""
 
     def rows(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
         current_world().io("query")
-        rows = _rows_of(self, paths)
+        rows = self._read(paths, session).rows
         return Frame(rows if below is None else model.rows_below(rows, below))
+
+    def _read(self, paths: Sequence[str], session: Any) -> Any:
+        return Frame(_rows_of(self, paths))
+
+    def _shown(self, rows: Any, paths: list[str], show: Any) -> Any:
+        return show(rows), paths, None
 
 
 class SimCompactedRows(CompactedRows):
-    """In place of `committers.log_layout.compacted_rows.CompactedRows`."""
+    """The real rows of a compaction, but that the model reads files."""
 
-    def rows(
-        self,
-        files: Sequence[ActiveFile],
-        now: object,
-        committed: object,
-        schema: object,
-        watermark: object,
-    ) -> Any:
-        return Frame(model.merge(_rows_of(self, [file.path for file in files])))
+    def whole(self, files: Sequence[ActiveFile], schema: object) -> tuple[Any, int]:
+        return Frame(_rows_of(self, [file.path for file in files])), 1
 
 
 class SimLog(Shaped, LogCommitter):
@@ -181,6 +230,11 @@ class SimLog(Shaped, LogCommitter):
     def values_schema(self, partials: Any) -> Any:
         return partials
 
+    changes_schema = values_schema
+
+    def _no_changes(self) -> StoredRows:
+        return StoredRows(Frame(()))
+
     def required_columns(self) -> Sequence[str]:
         return ()
 
@@ -188,7 +242,7 @@ class SimLog(Shaped, LogCommitter):
         return batch
 
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
-        return Frame(model.partials(_keyed(partials), attempt.txid))
+        return _partials(partials, attempt.txid, self._layout)
 
     def _rows_below(self, mixed: Sequence[str], txid: int) -> Any:
         return Frame(model.rows_below(_rows_of(self, mixed), txid))
@@ -200,61 +254,93 @@ class SimLog(Shaped, LogCommitter):
         return self._staged_schema
 
 
-def from_previous_values(layout: object, written: Frame, txid: int, former: object) -> Frame:
+def touched(
+    staged: Frame,
+    before: Frame,
+    keys: object,
+    stored: object,
+    merged: Callable[[Any], Any],
+    continues: Any,
+) -> Frame:
+    """In place of `committers.state.merging.touched`."""
+    asked = {row.key for row in staged.rows}
+    old = merged(Frame(row for row in before.rows if row.key in asked))
+    lasting = old if continues is None else old.where(continues)
+    return Frame(model.touched(staged.rows, old.rows, lasting.rows))
+
+
+def from_partials(layout: Any, rows: Frame, removed: object) -> Frame:
+    """In place of `committers.state.changes.from_partials`."""
+    shown = layout.unended(rows).rows
+    return Frame(model.change(row.key, row.value, row.before) for row in shown)
+
+
+def ended(layout: object, rows: Frame) -> Frame:
+    """In place of `committers.state.changes.ended`."""
+    return Frame(model.change(row.key, None, row.value) for row in rows.rows)
+
+
+def from_previous_values(layout: Any, written: Frame, txid: int, former: Any) -> Frame:
     """In place of `committers.state.changes.from_previous_values`."""
-    return Frame(model.changes_in(written.rows, txid))
+    own = [row for row in written.rows if row.txid == txid]
+    return from_replaced_rows(layout, Frame(own), Frame(model.revert(own, txid)), txid, former)
 
 
 def from_replaced_rows(
-    layout: object,
+    layout: Any,
     written: Frame | None,
     replaced: Frame | None,
     txid: int,
-    former: object,
+    former: Any,
     only: object = None,
 ) -> Frame:
     """In place of `committers.state.changes.from_replaced_rows`."""
     assert only is None
-    after, before = (() if one is None else one.rows for one in (written, replaced))
-    return Frame(model.changes_between(after, before, txid))
+    after, before = layout.unended(written or Frame(())), former.unended(replaced or Frame(()))
+    return Frame(model.changes_between(after.rows, before.rows, txid))
 
 
 class SimUpsertReader(UpsertReader):
-    """In place of `committers.state.reading.UpsertReader`: only what the files hold."""
+    """The real reader, but that the model reads files."""
 
     def _rows(self, paths: Sequence[str], revert_from: int | None, session: Any) -> Any:
         current_world().io("query")
         rows = _rows_of(self, paths)
         return Frame(rows if revert_from is None else model.revert(rows, revert_from))
 
-    def _shown(self, rows: Any, paths: list[str], show: object) -> Any:
-        return rows, paths, None
+    def _shown(self, rows: Any, paths: list[str], show: Any) -> Any:
+        return show(rows), paths, None
+
+
+class SimJoin:
+    """In place of `committers.upsert_layout.join.UpsertJoin`."""
+
+    def __init__(self, layout: UpsertLayout, *_: object) -> None:
+        self._keeps_previous = layout.keeps_previous
+
+    def rows(self, pairs: Sequence[tuple[Any, Any]], *, several: bool, in_one_task: bool) -> Frame:
+        found: list[Any] = []
+        for pair in pairs:
+            stored, new = (() if one is None else one.rows for one in pair)
+            found += model.join(stored, model.merge(new), keeps_previous=self._keeps_previous)
+        return Frame(found)
 
 
 class SimRewrite(BucketRewrite):
-    """In place of `committers.upsert_layout.rewriting.BucketRewrite`."""
+    """The real rewrite, but that the model reads files and joins rows."""
 
-    def rows(
-        self,
-        old: Sequence[ActiveFile],
-        new: Sequence[StagedFile],
-        publication: Publication,
-        reverts: bool,
-        url_of: Any,
-        on_disk: bool,
-        watermark: int | None,
-    ) -> Any:
-        stored = _rows_of(self, [file.path for file in old])
-        if reverts:
-            stored = model.revert(stored, publication.first_txid)
-        fresh = model.merge(_rows_of(self, [file.path for file in new]))
-        return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
+    _stored = _scratch = _staged_columns = None  # type: ignore[assignment]
+
+    @property
+    def _join(self) -> Any:
+        return SimJoin(self._layout)
+
+    def _read(self, files: Sequence[Any], *_: object) -> Any:
+        return Frame(_rows_of(self, [file.path for file in files])) if files else None
 
 
 class SimState(Shaped, UpsertCommitter):
     """A state table with layout="upsert"."""
-
-    groups = True
 
     def values_schema(self, partials: Any) -> Any:
         return partials
@@ -268,7 +354,7 @@ class SimState(Shaped, UpsertCommitter):
     def _reading(self) -> Any:
         return None
 
-    def _rows_of(self, paths: Sequence[str], schema: Any) -> Any:
+    def _rows_of(self, paths: Sequence[str], schema: Any, storage: Any = None) -> Any:
         return Frame(_rows_of(self, paths)) if paths else None
 
     def required_columns(self) -> Sequence[str]:
@@ -278,12 +364,14 @@ class SimState(Shaped, UpsertCommitter):
         return batch
 
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
-        return Frame(model.partials(_keyed(partials), attempt.txid))
+        return _partials(partials, attempt.txid, self._layout)
 
 
-def _keyed(frame: Frame) -> list[tuple[int, int]]:
-    keys = current_world().plan.keys
-    return [(record % keys, record) for record in frame.rows]
+def _partials(frame: Frame, txid: int, layout: Any) -> Frame:
+    keys, expiry, mark = current_world().plan.keys, layout.expiry, frame.watermark
+    bound = None if expiry is None or mark is None else expiry.bound(mark)
+    keyed = [(record % keys, record) for record in frame.rows]
+    return Frame(model.partials(keyed, txid, bound, timed=layout.ends_by_event))
 
 
 def _rows_of(reader: Any, paths: Sequence[str]) -> list[Any]:
@@ -306,8 +394,11 @@ def make_committer(world: World, name: str, release: int) -> Committer:
         return SimAppend(name, meaning, **named)
     if kind == "log":
         pace = Pace(1.0, CLOCK.monotonic)
-        return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, **named)
+        own = SimLogLayout(("key",), {}, expiry=table.ends)
+        return SimLog(name, meaning, own, 2, pace, **named)
     opaque = meaning is Semantics.OPAQUE
     buckets = world.plan.buckets_of(name, release)
-    layout = UpsertLayout(("key",), {}, buckets=buckets, keeps_previous=opaque)
+    layout = SimUpsertLayout(
+        ("key",), {}, buckets=buckets, keeps_previous=opaque, expiry=table.ends
+    )
     return SimState(name, meaning, layout, **named)
