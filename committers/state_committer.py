@@ -261,7 +261,9 @@ class StateCommitter(TableCommitter, Generic[L]):
 
     def _watermark_as_of(self, txid: int) -> int | None:
         """The watermark of a txid, if keys end by it."""
-        return None if self._layout.expiry is None else self._log.watermark_as_of(txid)
+        if self._layout.expiry is None:
+            return None
+        return self._log.watermark_as_of(txid, needed=True)
 
     @abstractmethod
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:

@@ -38,15 +38,7 @@ from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
 from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
-from txn.dataflow.watermarks import (
-    LATE_STREAMS,
-    Ahead,
-    Duration,
-    Late,
-    Watermark,
-    expiry_of,
-    guarded,
-)
+from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, expiry_of, require_guarded
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.interfaces.committer_capabilities import ChecksChanges, KeepsBeside, reporting_changes
@@ -1049,12 +1041,8 @@ class TxnState:
                 f"{where} needs the key with the time: by={by!r} is none of its keys ({keys}).",
                 number="TXN-123",
             )
-        if not guarded(self.sink.parent):
-            raise TopologyError(
-                f"{where}: late rows would change values that were final. Give each stream behind "
-                f"it a watermark with late='drop' or late='set_aside'. {LATE_STREAMS}",
-                number="TXN-123",
-            )
+        harm = "late rows would change values that were final"
+        require_guarded(self.sink.parent, where, harm)
         return Stream(
             self.topology, FinalValues(self.sink, self.state, self.aggregates, self.keys, by)
         )

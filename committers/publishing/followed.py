@@ -171,12 +171,7 @@ class FollowedTable:
         while version >= 0:
             commit = self.read_commit(version)
             if commit is None:
-                raise TableRefusedError(
-                    f"Table {self._name} cannot be read as of txid {txid - 1}: version {version} "
-                    "was cleaned out of its log, and later txids are published. Restore that "
-                    "commit file from a backup; raise delta.logRetentionDuration.",
-                    number="TXN-309",
-                )
+                raise self._cleaned(txid - 1, version)
             if _newest_txid(commit) and _newest_txid(commit) < txid:
                 break
             paths = (paths - {add.path for add in commit.adds}) | commit.removes
@@ -186,16 +181,34 @@ class FollowedTable:
         return newest, before
 
     @exclusive
-    def watermark_as_of(self, txid: int) -> int | None:
-        """The watermark of the newest txid up to this one, as far as the log goes back."""
+    def watermark_as_of(self, txid: int, *, needed: bool = False) -> int | None:
+        """The watermark of the newest txid up to this one, as far as the log goes back.
+
+        Args:
+            needed: refuse if the log does not go back so far; else it is then None.
+
+        Raises:
+            TableRefusedError: it is needed, and was cleaned out of the log.
+        """
         if self._last is None or self._last[1].last_txid <= txid:
             return None if self._last is None else self._last[1].watermark
+        first = self._version + 1
         for commit in self._log.backwards(self._version):
-            held = commit.last_publication
+            first, held = commit.version, commit.last_publication
             members = reversed(held[1].txids if held else ())
             if member := next((one for one in members if one.txid <= txid), None):
                 return member.watermark
+        if needed and first:
+            raise self._cleaned(txid, first - 1)
         return None
+
+    def _cleaned(self, txid: int, version: int) -> TableRefusedError:
+        return TableRefusedError(
+            f"Table {self._name} cannot be read as of txid {txid}: version {version} was cleaned "
+            "out of its log, and later txids are published. Restore that commit file from a "
+            "backup; raise delta.logRetentionDuration.",
+            number="TXN-309",
+        )
 
     # --- following ---------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class StateReader(TableReader, ABC, Generic[L]):
         """The layout, for readers as of a txid."""
         if self._layout.expiry is None:
             return self._layout
-        return self._layout.at(self._log.watermark_as_of(txid))
+        return self._layout.at(self._log.watermark_as_of(txid, needed=True))
 
     def _shown(
         self, rows: DataFrame, paths: list[str], show: Callable[[DataFrame], DataFrame]

@@ -246,3 +246,30 @@ def test_a_rule_that_a_state_cannot_have_is_refused(driver: Any, warehouse: Path
     again = StateTable(warehouse / "ids", "non_transactional")
     with pytest.raises(TopologyError, match="it applies replays again"):
         again.bind(["at"], {"n": Count()}, expiry=Expiry("key", MINUTE, "at"))
+
+
+@pytest.mark.parametrize("layout", ["log", "upsert"])
+def test_a_replay_whose_former_watermark_is_cleaned_away_is_refused(
+    world: World, layout: str
+) -> None:
+    """Without the bound of the txid before, a key that had ended would end once more."""
+    rule = Expiry("last event", 10 * MINUTE, "at")
+    world.start(rule, layout)
+    for mark in (0, 5, 20):
+        world.commit(mark, (f"k{mark}", mark))
+    table = DeltaTable(str(world.path))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (world.path / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
+    world.start(rule, layout)
+    staged = world.committer.stage(world.partials([("k20", 20)], 20), TransactionAttempt(3, 1))
+    own = publication(3, epoch=world.epoch, rows=staged.rows)
+    own = own.model_copy(update={"watermark": watermark(20)})
+
+    def replay() -> None:
+        prepared = world.committer.prepare(staged, own)
+        world.committer.publish(prepared, own)
+        world.committer.changes(prepared, own).rows.collect()
+
+    with pytest.raises(TableRefusedError, match="cleaned out of its log"):
+        replay()

@@ -254,7 +254,7 @@ def test_rows_of_sessions_that_are_over_leave_the_table(
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda s: s.session_windows("k", "10 minutes"), "needs to know when a session is over"),
+        (lambda s: s.session_windows("k", "10 minutes"), "counts in event time"),
         (
             lambda s: s.watermark("at", "1 minute").session_windows("k", "10 minutes"),
             "late='drop'",

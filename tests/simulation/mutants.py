@@ -373,7 +373,7 @@ def _ending_again(self: Any, txid: int, *others: Any) -> Any:
 _ending_rows = StateReader.ending
 
 
-def _newest_watermark_of_table(self: Any, txid: int) -> int | None:
+def _newest_watermark_of_table(self: Any, txid: int, *, needed: bool = False) -> int | None:
     return None if self._last is None else self._last[1].watermark
 
 

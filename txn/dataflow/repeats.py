@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import Derived, Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
-from txn.dataflow.watermarks import Duration, event_column, microseconds
+from txn.dataflow.watermarks import Duration, microseconds, require_event_column
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.spark.event_times import is_left, moment
@@ -61,18 +61,12 @@ class Repeats(Derived):
                 of the stream may bring the same rows twice.
         """
         where = f"drop_duplicates() of stream '{node.label()}'"
-        time, after = event_column(node), None
+        time = after = None
         if within is not None:
             after = microseconds(within, f"{where}: within")
-            if time is None:
-                raise TopologyError(
-                    f"{where}: within={within!r} counts in event time, and the stream has none. "
-                    "Give each stream behind it a watermark over one column before, for example "
-                    "watermark('at', '10 minutes'); or leave within out, and all keys are kept.",
-                    number="TXN-123",
-                )
+            time = require_event_column(node, where, f"within={within!r}")
         require_replays(node, where)
-        return cls(node, tuple(keys), time if after is not None else None, after)
+        return cls(node, tuple(keys), time, after)
 
     @property
     def operation(self) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Derived, Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import Duration, event_column, guarded, microseconds
+from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
@@ -57,16 +57,10 @@ class Sessions(Derived):
         """
         where = f"session_windows() of stream '{node.label()}'"
         micros = microseconds(gap, f"{where}: gap")
-        time = event_column(node)
         if not micros:
             raise TopologyError(f"{where}: gap={gap!r} must be longer than zero.", number="TXN-123")
-        if time is None or not guarded(node):
-            raise TopologyError(
-                f"{where} needs to know when a session is over: give each stream behind it a "
-                "watermark over one column that lets no late row pass, for example "
-                "watermark('at', '10 minutes', late='drop').",
-                number="TXN-123",
-            )
+        time = require_event_column(node, where, f"gap={gap!r}")
+        require_guarded(node, where, "a late row would belong to a session that is over")
         require_replays(node, where)
         return cls(node, tuple(keys), time, micros)
 

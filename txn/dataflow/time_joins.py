@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Node, require_columns
 from txn.dataflow.kept import Kept, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import LATE_STREAMS, Duration, event_column, guarded, microseconds
+from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
@@ -65,23 +65,11 @@ class JoinInTime(Node):
         micros = microseconds(within, f"{where}: within")
         times = []
         for node in (left, right):
-            time = event_column(node)
-            if time is None:
-                raise TopologyError(
-                    f"{where}: within={within!r} counts in event time, and stream "
-                    f"'{node.label()}' has none. Give each stream behind it a watermark over one "
-                    "column before, for example watermark('at', '10 minutes').",
-                    number="TXN-123",
-                )
-            if kind not in ("inner", "semi") and not guarded(node):
-                raise TopologyError(
-                    f"{where}: a late row of stream '{node.label()}' could match one that has come "
-                    "out without a match. Give the stream a watermark with late='drop' or "
-                    f"late='set_aside'. {LATE_STREAMS}",
-                    number="TXN-123",
-                )
+            times.append(require_event_column(node, where, f"within={within!r}"))
+            if kind not in ("inner", "semi"):
+                harm = "a late row could match one that has come out without a match"
+                require_guarded(node, where, harm)
             require_replays(node, where)
-            times.append(time)
         if times[0] == times[1]:
             raise TopologyError(
                 f"{where}: both sides call their event time '{times[0]}'. Rename one of them in a "

@@ -25,26 +25,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    "LATE_STREAMS",
     "Ahead",
     "Duration",
     "Late",
     "Watermark",
-    "event_column",
     "expiry_of",
-    "guarded",
     "microseconds",
+    "require_event_column",
+    "require_guarded",
     "timed",
 ]
 
 Duration = str | timedelta
 """As "10 minutes", or a `timedelta`."""
 Late = Literal["keep", "drop", "set_aside"]
-LATE_STREAMS = (
-    "The rows of final_values(), of a join in time, and of new_values() if keys end, may be older "
-    "than the watermark, so it cannot stand below these."
-)
-"""For refusals: `Node.brings_late_rows`."""
 
 _LONGEST = 1_000_000 * 86_400_000_000
 """Microseconds: more than all of the times that Spark has."""
@@ -171,13 +165,13 @@ class Watermark(Expectation):
             )
 
 
-def guarded(node: Node) -> bool:
+def _is_guarded(node: Node) -> bool:
     """Return whether each path from a source to a stream has a watermark that removes late rows."""
     if isinstance(node, Watermark) and node.on_violation != "keep":
         return True
     if node.brings_late_rows:
         return False
-    return bool(node.upstream) and all(map(guarded, node.upstream))
+    return bool(node.upstream) and all(map(_is_guarded, node.upstream))
 
 
 def expiry_of(node: Node, keys: Sequence[str], after: object, by: object) -> Expiry:
@@ -231,10 +225,44 @@ def timed(node: Node) -> bool:
     return bool(node.upstream) and all(map(timed, node.upstream))
 
 
-def event_column(node: Node) -> str | None:
-    """The column with the event time of a stream; None if not all behind it have the same."""
+def require_event_column(node: Node, where: str, duration: str) -> str:
+    """Return the column with the event time of a stream.
+
+    Args:
+        where: the method and its stream.
+        duration: the argument that counts in it, with its value.
+
+    Raises:
+        TopologyError: there is none, or not all streams behind it have the same.
+    """
     found = {one.column for one in node.ancestors() if isinstance(one, Watermark)}
-    return found.pop() if len(found) == 1 and timed(node) else None
+    if len(found) != 1 or not timed(node):
+        raise TopologyError(
+            f"{where}: {duration} counts in event time, and stream '{node.label()}' has none. Give "
+            "each stream behind it a watermark over one column before, for example "
+            "watermark('at', '10 minutes').",
+            number="TXN-123",
+        )
+    return found.pop()
+
+
+def require_guarded(node: Node, where: str, harm: str) -> None:
+    """Refuse a stream that may bring late rows.
+
+    Args:
+        where: the method and its stream.
+        harm: what a late row would do.
+
+    Raises:
+        TopologyError: naming the way out.
+    """
+    if not _is_guarded(node):
+        raise TopologyError(
+            f"{where}: {harm}. Give each stream behind it a watermark with late='drop' or "
+            "late='set_aside'. It cannot stand below session_windows(), final_values(), a join in "
+            "time, or new_values() of keys that end: their rows may be older than the watermark.",
+            number="TXN-123",
+        )
 
 
 def microseconds(value: object, what: str) -> int:
