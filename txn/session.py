@@ -277,6 +277,9 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         # Spark's 200 and Delta's 50 are for clusters: here each is another task in the queue.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
+        # Spark would sort all of a state to join it with a batch, also where each task could have
+        # the batch's keys in a hash table: with this it hashes what is that small (measured: 0.7).
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "16m",
         "spark.databricks.delta.snapshotPartitions": "2",
         # VACUUM lists a table's folder in this many tasks; the default is 10,000.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
