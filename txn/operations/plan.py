@@ -24,7 +24,7 @@ from txn.dataflow.graph import (
     Transform,
 )
 from txn.dataflow.repeats import Repeats
-from txn.dataflow.sessions import Sessions
+from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.stages import operation_of, stage_ids
 from txn.dataflow.time_joins import JoinInTime
 from txn.interfaces import Aggregate, Semantics, SpoutKind
@@ -195,6 +195,8 @@ def _detail(node: Node) -> str:
     if isinstance(node, Repeats):
         kept = "for ever" if node.within is None else f"for {duration(node.within / 1_000_000)}"
         return f"by {', '.join(node.keys)}, kept {kept}"
+    if isinstance(node, SessionRows):
+        return "those that are over" if node.are_over else "those that are open"
     if isinstance(node, Sessions):
         gap = duration(node.gap / 1_000_000)
         return f"by {', '.join(node.keys)}, over after {gap} of {node.time} without a row"
