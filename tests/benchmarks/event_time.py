@@ -225,7 +225,7 @@ def rest(folder: Path, txids: int) -> dict[str, Any]:
         )
     own = {
         "keys": folder / "rest_numbers_keys_event",
-        "sessions": folder / "rest_numbers_sessions_user",
+        "sessions": folder / "rest_numbers_sessions_user_600s",
         **{layout: folder / f"users-{layout}" for layout in ("log", "upsert")},
     }
     sizes: dict[str, list[int]] = {name: [] for name in own}

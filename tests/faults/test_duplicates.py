@@ -392,3 +392,35 @@ def test_a_table_of_ones_own_is_not_taken_for_keys(warehouse: Path) -> None:
     stream.partition_persist(AppendTable(warehouse / "t_s_keys_k"))
     with pytest.raises(TopologyError, match="TXN-110|already"):
         assert made.sinks
+
+
+def test_the_end_of_keys_may_be_given_up(spark: SparkSession, warehouse: Path) -> None:
+    """Without `within`, after a rebuild, all keys that the table has stay known."""
+    rows = [
+        [(name, n, BEGIN + timedelta(minutes=m))]
+        for n, (name, m) in enumerate(
+            [("a", 0), ("b", 5), ("c", 9), ("d", 300), ("d", 301), ("c", 302), ("e", 303)]
+        )
+    ]
+    nodes = MemoryNodes()
+    keys = str(warehouse / "given_up_s_keys_k")
+
+    def made(until: int, within: str | None, **config: Any) -> Topology:
+        topology = Topology("given_up", TopologyConfig(max_spout_pending=1, **config))
+        stream = topology.stream(
+            "s", MemoryTransactionalSpout(rows[:until], "k string, v int, at timestamp")
+        )
+        once = stream.watermark("at", "1 minute").drop_duplicates("k", within=within)
+        once.partition_persist(AppendTable(warehouse / "rows"))
+        return topology
+
+    run_in_memory(made(4, "30 minutes"), spark, nodes)
+    config = {"dropped_columns": (f"{keys}:txn_first_at",), "rebuilt_tables": (keys,)}
+    run_in_memory(made(7, None, **config), spark, nodes)
+    assert rows_of(warehouse / "rows", "k", "v") == [
+        ("a", 0),
+        ("b", 1),
+        ("c", 2),
+        ("d", 3),
+        ("e", 6),
+    ]

@@ -233,7 +233,7 @@ def test_what_cannot_become_final_is_refused(spark: SparkSession, warehouse: Pat
     final = state.final_values(by="k")
     again = final.group_by("k").persistent_aggregate(StateTable(warehouse / "e"), n=Count())
     with pytest.raises(
-        TopologyError, match=r"of final_values\(\).* may be older than the watermark"
+        TopologyError, match=r"below .*final_values\(\).* may be older than the watermark"
     ):
         again.final_values(by="k")
     final.partition_persist(AppendTable(warehouse / "d"))

@@ -25,7 +25,7 @@ from tests.faults.support import (
     rows_of,
 )
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.errors import TopologyError
+from txn.errors import RecoveryRefusedError, TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def test_rows_of_sessions_that_are_over_leave_the_table(
     ]
     spout = MemoryTransactionalSpout(rows, SCHEMA)
     run_in_memory(topology(warehouse, spout, max_spout_pending=1), spark)
-    kept = rows_of(warehouse / "sessions_events_sessions_k", "k", "v", key=str)
+    kept = rows_of(warehouse / "sessions_events_sessions_k_480s", "k", "v", key=str)
     assert {value for key, value in kept if key == "a"} == set(range(60))
     assert len([1 for key, _ in kept if key != "a"]) < 30
     assert len(rows_of(warehouse / "whole", "k", "n")) > 50
@@ -290,3 +290,39 @@ def test_a_column_of_the_name_of_the_session_is_refused(
     named.session_windows("k", GAP).partition_persist(AppendTable(warehouse / "rows"))
     with pytest.raises(TopologyError, match="the stream has 'Session_Window'"):
         run_in_memory(made, spark)
+
+
+def test_another_gap_is_refused_until_the_open_sessions_are_given_up(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """With another gap, rows that are kept would end too late or not at all."""
+    nodes = MemoryNodes()
+    rows = [[("a", 1, BEGIN)], [("a", 2, BEGIN + timedelta(minutes=5))]]
+
+    def made(batches: int, gap: str, **config: Any) -> Topology:
+        topology = Topology("gaps", TopologyConfig(max_spout_pending=1, **config))
+        spout = MemoryTransactionalSpout(rows[:batches], SCHEMA)
+        events = topology.stream("events", spout).watermark("at", DELAY, late="drop")
+        sessions = events.session_windows("k", gap)
+        sessions.partition_persist(AppendTable(warehouse / "rows"))
+        return topology
+
+    run_in_memory(made(1, "1 hour"), spark, nodes)
+    with pytest.raises(RecoveryRefusedError, match="gaps_events_sessions_k_3600s"):
+        run_in_memory(made(2, "10 minutes"), spark, nodes)
+    tables = [str(warehouse / f"gaps_events_sessions_k_{gap}s") for gap in (3600, 600)]
+    changed = made(2, "10 minutes", dropped_tables=tables[:1], new_tables=tables[1:])
+    run_in_memory(changed, spark, nodes)
+    assert rows_of(Path(tables[1]), "v") == [(2,)]
+
+
+def test_two_gaps_of_one_stream_have_tables_of_their_own(warehouse: Path) -> None:
+    """Short and long sessions of the same rows go together."""
+    made = Topology("two")
+    spout = MemoryTransactionalSpout([], SCHEMA)
+    events = made.stream("events", spout).watermark("at", DELAY, late="drop")
+    for gap in ("10 minutes", "1 hour"):
+        table = AppendTable(warehouse / gap.replace(" ", "-"))
+        events.session_windows("k", gap).partition_persist(table)
+    names = [Path(sink.name).name for sink in made.definition.sinks]
+    assert {"two_events_sessions_k_600s", "two_events_sessions_k_3600s"} <= set(names)

@@ -325,9 +325,9 @@ def test_rows_that_are_over_are_not_joined_with_those_that_wait(warehouse: Path,
         StateTable(warehouse / "n"), n=Count(), **ends
     )
     values = state.new_values() if ends else state.final_values(by="at")
-    values.join(other, "k", within=WITHIN)
-    with pytest.raises(TopologyError, match="may be older than the watermark"):
-        values.join(other, "k", "left", within=WITHIN)
+    for how in ("inner", "left"):
+        with pytest.raises(TopologyError, match="may be older than the watermark"):
+            values.join(other, "k", how, within=WITHIN)
 
 
 def test_a_column_of_both_sides_is_refused_by_name(spark: SparkSession, warehouse: Path) -> None:
@@ -337,3 +337,40 @@ def test_a_column_of_both_sides_is_refused_by_name(spark: SparkSession, warehous
     made = topology(warehouse, MemoryTransactionalSpout(rows, LEFT), right, "inner")
     with pytest.raises(TopologyError, match="would have two columns 'v'"):
         run_in_memory(made, spark)
+
+
+def test_the_tables_of_a_join_keep_their_names_when_a_side_gets_a_transform(
+    warehouse: Path,
+) -> None:
+    """Their names follow from the streams, not from what is around them."""
+    names = []
+    for deep in (False, True):
+        made = Topology("named")
+        one = made.stream("z", MemoryTransactionalSpout([], LEFT))
+        one = (one.transform(lambda rows: rows) if deep else one).watermark("at", DELAY)
+        other = made.stream("b", MemoryTransactionalSpout([], RIGHT)).watermark("paid", DELAY)
+        joined = one.join(other, "k", within=WITHIN)
+        joined.partition_persist(AppendTable(warehouse / "rows"))
+        names.append({sink.name for sink in made.definition.sinks})
+    assert names[0] == names[1]
+    assert str(warehouse / "named_b-z_left_inner_k_600s") in names[0]
+
+
+def test_keys_of_two_types_are_refused_before_anything_is_read(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """The first row without a match would not fit into the table."""
+    left = MemoryTransactionalSpout([[(1, 1, BEGIN)]], "k int, v int, at timestamp")
+    right = MemoryTransactionalSpout([[(1, 1, BEGIN)]], "k bigint, w int, paid timestamp")
+    with pytest.raises(TopologyError, match="is int on one side and bigint on the other"):
+        run_in_memory(topology(warehouse, left, right, "full"), spark)
+
+
+def test_below_a_join_in_time_nothing_counts_in_event_time(warehouse: Path) -> None:
+    """The refusal names the two columns."""
+    made = Topology("below")
+    one = made.stream("l", MemoryTransactionalSpout([], LEFT)).watermark("at", DELAY)
+    other = made.stream("r", MemoryTransactionalSpout([], RIGHT)).watermark("paid", DELAY)
+    joined = one.join(other, "k", within=WITHIN)
+    with pytest.raises(TopologyError, match="call theirs at, paid"):
+        joined.drop_duplicates("k", within="1 hour")

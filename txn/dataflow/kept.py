@@ -8,7 +8,7 @@ from txn.dataflow.graph import Derived, Node, promise_of
 from txn.errors import TopologyError
 from txn.interfaces import SpoutKind
 
-__all__ = ["Kept", "require_replays"]
+__all__ = ["Kept", "in_name", "own_table", "require_replays"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,17 @@ class Kept(Derived):
     def operation(self) -> str:
         """Its name in messages."""
         return f"what {self.owner.operation} keeps"
+
+
+def own_table(node: Node) -> str:
+    """The beginning of the name of a node's table: its streams, in an order that never changes."""
+    return "-".join(sorted(source.name for source in node.sources()))
+
+
+def in_name(duration: int) -> str:
+    """A duration of so many microseconds, for the name of a table: `1800s`."""
+    seconds, rest = divmod(duration, 1_000_000)
+    return f"{duration}us" if rest else f"{seconds}s"
 
 
 def require_replays(node: Node, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import Derived, Node, require_columns
-from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.kept import Kept, own_table, require_replays
 from txn.dataflow.watermarks import Duration, microseconds, require_event_column
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
@@ -81,7 +81,7 @@ class Repeats(Derived):
 
     def kept(self, passed: Node) -> Kept:
         """The keys that later txids look up, of the rows that repeat none."""
-        name = f"{self.label()}_keys_{'_'.join(self.keys)}"
+        name = f"{own_table(self)}_keys_{'_'.join(self.keys)}"
         return Kept(passed, self, 0, name, self.keys, self.time, self.within, whole=False)
 
     def require_columns(self, rows: DataFrame) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txn.dataflow.graph import Derived, Node, require_columns
-from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.kept import Kept, in_name, own_table, require_replays
 from txn.dataflow.spans import Span
 from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
 from txn.delta.commits import TXID
@@ -76,7 +76,8 @@ class Sessions(Derived):
 
     def kept(self) -> Kept:
         """The rows of open sessions."""
-        name = f"{self.label()}_sessions_{'_'.join(self.keys)}"
+        # With another gap, rows that are kept would end too late: that is another table.
+        name = f"{own_table(self)}_sessions_{'_'.join(self.keys)}_{in_name(self.gap)}"
         open_rows = SessionRows(self, are_over=False)
         return Kept(open_rows, self, 0, name, self.keys, _END, 0, whole=True)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txn.dataflow.graph import Node, require_columns
-from txn.dataflow.kept import Kept, require_replays
+from txn.dataflow.kept import Kept, in_name, own_table, require_replays
 from txn.dataflow.spans import Span
 from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
 from txn.errors import TopologyError
@@ -66,9 +66,10 @@ class JoinInTime(Node):
         times = []
         for node in (left, right):
             times.append(require_event_column(node, where, f"within={within!r}"))
-            if kind not in ("inner", "semi"):
-                harm = "a late row could match one that has come out without a match"
-                require_guarded(node, where, harm)
+            harm = "a late row could match one that has come out without a match"
+            if kind in ("inner", "semi"):
+                harm = "what its rows match may be forgotten when they come"
+            require_guarded(node, where, harm, late_too=kind not in ("inner", "semi"))
             require_replays(node, where)
         if times[0] == times[1]:
             raise TopologyError(
@@ -109,10 +110,11 @@ class JoinInTime(Node):
 
     def kept(self) -> tuple[Kept, Kept]:
         """The rows of both sides that later txids look up."""
-        keys = "_".join(self.on)
+        # With another `within`, rows that were forgotten, or came out, would be due: other tables.
+        how = f"{self.kind}_{'_'.join(self.on)}_{in_name(self.within)}"
         return (
-            self._kept(0, self.left, f"{self.label()}_left_{self.kind}_{keys}"),
-            self._kept(1, self.right, f"{self.label()}_right_{self.kind}_{keys}"),
+            self._kept(0, self.left, f"{own_table(self)}_left_{how}"),
+            self._kept(1, self.right, f"{own_table(self)}_right_{how}"),
         )
 
     def _kept(self, side: int, node: Node, name: str) -> Kept:
@@ -122,6 +124,15 @@ class JoinInTime(Node):
         """Refuse sides that lack a column, or have the same one besides those to join on."""
         for frame, node, time in zip((left, right), self.parents, self.times, strict=True):
             require_columns(frame, (*self.on, time), node.label())
+        for key in self.on:
+            kinds = [frame.schema[key].dataType.simpleString() for frame in (left, right)]
+            if kinds[0] != kinds[1]:
+                raise TopologyError(
+                    f"{self.operation} of streams '{self.label()}': column '{key}' is {kinds[0]} "
+                    f"on one side and {kinds[1]} on the other. Cast one of them in a transform "
+                    "before.",
+                    number="TXN-107",
+                )
         if self.kind in ("semi", "anti"):
             return
         own = {name.lower() for name in left.columns}

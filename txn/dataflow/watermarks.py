@@ -236,6 +236,13 @@ def require_event_column(node: Node, where: str, duration: str) -> str:
         TopologyError: there is none, or not all streams behind it have the same.
     """
     found = {one.column for one in node.ancestors() if isinstance(one, Watermark)}
+    if len(found) > 1 and timed(node):
+        raise TopologyError(
+            f"{where}: {duration} counts in event time, and the streams behind it call theirs "
+            f"{', '.join(sorted(found))}. Before a merge, give them one name in a transform before "
+            "the watermark; below a join in time nothing can count in event time.",
+            number="TXN-123",
+        )
     if len(found) != 1 or not timed(node):
         raise TopologyError(
             f"{where}: {duration} counts in event time, and stream '{node.label()}' has none. Give "
@@ -246,17 +253,19 @@ def require_event_column(node: Node, where: str, duration: str) -> str:
     return found.pop()
 
 
-def require_guarded(node: Node, where: str, harm: str) -> None:
+def require_guarded(node: Node, where: str, harm: str, *, late_too: bool = True) -> None:
     """Refuse a stream that may bring late rows.
 
     Args:
         where: the method and its stream.
         harm: what a late row would do.
+        late_too: False: those that a watermark lets pass are welcome, others not.
 
     Raises:
         TopologyError: naming the way out.
     """
-    if not _is_guarded(node):
+    is_older = any(one.brings_late_rows for one in node.ancestors())
+    if is_older or (late_too and not _is_guarded(node)):
         raise TopologyError(
             f"{where}: {harm}. Give each stream behind it a watermark with late='drop' or "
             "late='set_aside'. It cannot stand below session_windows(), final_values(), a join in "
