@@ -503,14 +503,16 @@ class Run:
             world.trace(f"log of {table.name} is cleaned up below version {table.cleaned}")
 
     def _is_queried(self, table: Table) -> bool:
-        """Whether a query may need older versions: after a crash of a transactional upsert table.
+        """Whether older versions may be needed: by a query after a crash of a transactional upsert
+        table, or for the watermark before a txid that is replayed, where keys end.
 
         Without their commit files it is refused for good, which is right and would end the run.
         """
         kinds = self.plan.tables
         asked = any(kind.of == table.name for kind in kinds.values())
         own = kinds[table.name]
-        return asked and own.kind == "upsert" and own.semantics == "transactional"
+        is_asked = asked and own.kind == "upsert" and own.semantics == "transactional"
+        return is_asked or own.ends is not None
 
     def optimize(self, table: Table) -> None:
         """Put some files of one partition together."""
