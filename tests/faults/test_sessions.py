@@ -25,7 +25,7 @@ from tests.faults.support import (
     rows_of,
 )
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.errors import RecoveryRefusedError, TopologyError
+from txn.errors import RecoveryRefusedError, TopologyError, TxnError
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
@@ -326,3 +326,23 @@ def test_two_gaps_of_one_stream_have_tables_of_their_own(warehouse: Path) -> Non
         events.session_windows("k", gap).partition_persist(table)
     names = [Path(sink.name).name for sink in made.definition.sinks]
     assert {"two_events_sessions_k_600s", "two_events_sessions_k_3600s"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        ("IF(v = 2, NULL, at)", "has no event time 'at' behind its watermark"),
+        ("CAST(at AS timestamp_ntz)", "after a transform it is timestamp_ntz"),
+    ],
+)
+def test_a_row_without_an_event_time_is_in_no_session_unseen(
+    spark: SparkSession, warehouse: Path, time: str, told: str
+) -> None:
+    """A transform behind the watermark that spoils the event time stops the run by name."""
+    made = Topology("spoilt", TopologyConfig(max_batch_attempts=1))
+    spout = MemoryTransactionalSpout([[("a", 1, BEGIN), ("a", 2, BEGIN)]], SCHEMA)
+    events = made.stream("events", spout).watermark("at", DELAY, late="drop")
+    spoilt = events.transform(lambda rows: rows.withColumn("at", sf.expr(time)))
+    spoilt.session_windows("k", GAP).partition_persist(AppendTable(warehouse / "rows"))
+    with pytest.raises(TxnError, match=told):
+        run_in_memory(made, spark)

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import Derived, Node, require_columns
 from txn.dataflow.kept import Kept, own_table, require_replays
-from txn.dataflow.watermarks import Duration, microseconds, require_event_column
+from txn.dataflow.watermarks import (
+    Duration,
+    microseconds,
+    require_event_column,
+    require_event_time,
+)
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.spark.event_times import is_left, moment
@@ -94,14 +99,8 @@ class Repeats(Derived):
                 f"has a column '{taken}'. Rename it in a transform before.",
                 number="TXN-101",
             )
-        found = "" if self.time is None else rows.schema[self.time].dataType.simpleString()
-        if found not in ("", "timestamp"):
-            raise TopologyError(
-                f"drop_duplicates() of stream '{self.label()}' needs its event time "
-                f"'{self.time}' as a timestamp, and after a transform it is {found}. Leave the "
-                "column of the watermark as it is.",
-                number="TXN-123",
-            )
+        if self.time is not None:
+            require_event_time(self, rows, self.time)
 
     def kept_keys(
         self, stored: DataFrame, watermark: int | None, asked: DataFrame | None

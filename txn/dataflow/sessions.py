@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Derived, Node, require_columns
 from txn.dataflow.kept import Kept, in_name, own_table, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
+from txn.dataflow.watermarks import (
+    Duration,
+    microseconds,
+    require_event_column,
+    require_event_time,
+    require_guarded,
+)
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
@@ -94,7 +100,14 @@ class Sessions(Derived):
         """
         self._require_columns(new)
         names = [quoted(name) for name in new.columns]
-        begun = new.withColumn(_END, self._end_after(sf.col(quoted(self.time))))
+        no_time = sf.raise_error(
+            sf.lit(
+                f"A row of stream '{self.label()}' has no event time '{self.time}' behind its "
+                "watermark, so it has no session. Leave that column as it is."
+            )
+        )
+        time = sf.coalesce(sf.col(quoted(self.time)), no_time)
+        begun = new.withColumn(_END, self._end_after(time))
         nothing = sf.lit(None).cast("timestamp").alias(_START)
         opened = begun.select(*names, nothing, _END)
         if span.is_empty:
@@ -138,6 +151,7 @@ class Sessions(Derived):
 
     def _require_columns(self, rows: DataFrame) -> None:
         require_columns(rows, (*self.keys, self.time), self.label())
+        require_event_time(self, rows, self.time)
         own = {name.lower(): name for name in rows.columns}
         taken = next((own[name] for name in (SESSION, _START, _END, _GROUP) if name in own), None)
         if taken is not None:

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from txn.dataflow.graph import Node, require_columns
 from txn.dataflow.kept import Kept, in_name, own_table, require_replays
 from txn.dataflow.spans import Span
-from txn.dataflow.watermarks import Duration, microseconds, require_event_column, require_guarded
+from txn.dataflow.watermarks import (
+    Duration,
+    microseconds,
+    require_event_column,
+    require_event_time,
+    require_guarded,
+)
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
@@ -124,6 +130,7 @@ class JoinInTime(Node):
         """Refuse sides that lack a column, or have the same one besides those to join on."""
         for frame, node, time in zip((left, right), self.parents, self.times, strict=True):
             require_columns(frame, (*self.on, time), node.label())
+            require_event_time(self, frame, time)
         for key in self.on:
             kinds = [frame.schema[key].dataType.simpleString() for frame in (left, right)]
             if kinds[0] != kinds[1]:

@@ -32,6 +32,7 @@ __all__ = [
     "expiry_of",
     "microseconds",
     "require_event_column",
+    "require_event_time",
     "require_guarded",
     "timed",
 ]
@@ -251,6 +252,22 @@ def require_event_column(node: Node, where: str, duration: str) -> str:
             number="TXN-123",
         )
     return found.pop()
+
+
+def require_event_time(node: Node, rows: DataFrame, time: str) -> None:
+    """Refuse rows whose event time is no timestamp any more.
+
+    Raises:
+        TopologyError: naming the column.
+    """
+    found = rows.schema[time].dataType.simpleString()
+    if found != "timestamp":
+        raise TopologyError(
+            f"{node.operation} of stream '{node.label()}' needs its event time '{time}' as a "
+            f"timestamp, and after a transform it is {found}. Leave the column of the watermark "
+            "as it is.",
+            number="TXN-123",
+        )
 
 
 def require_guarded(node: Node, where: str, harm: str, *, late_too: bool = True) -> None:
