@@ -132,8 +132,8 @@ class LogCommitter(StateCommitter[LogLayout], CompactingCommitter):
     ) -> DataFrame:
         # Of keys that may begin anew, a later partial decides by the bound of its own txid.
         newest = max(file.txid_max or 0 for file in files)
-        newest = newest if self._layout.ends_by_event else committed
-        watermark = self._log.watermark_as_of(newest)
+        txid = newest if self._layout.ends_by_event else committed
+        watermark = self._log.watermark_as_of(txid)
         return self._compacted.rows(files, active, committed, self._table_schema(), watermark)
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ from tests.benchmarks.results import percentile
 from tests.benchmarks.task import session
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
+from txn.operations.changes.tables import RebuildCost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -241,7 +242,7 @@ def rest(folder: Path, txids: int) -> dict[str, Any]:
 def _active_bytes(table: Path) -> int:
     from deltalake import DeltaTable
 
-    return int(sum(DeltaTable(str(table)).get_add_actions().column("size_bytes").to_pylist()))
+    return RebuildCost.of(DeltaTable(str(table))).bytes
 
 
 def _run(spark: SparkSession, topology: Topology, folder: Path) -> RunReport:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import deltalake
+import pytest
 
 from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
 from txn.engine.base.killpoints import observe
-from txn.errors import TxnError
+from txn.errors import FailedException, TxnError
 
 __all__ = [
     "CrashedError",
@@ -20,6 +21,8 @@ __all__ = [
     "attempts",
     "clean_logs",
     "crash_at",
+    "crashing_at",
+    "failing_first",
     "first_other",
     "observing",
     "rows_of",
@@ -69,6 +72,24 @@ def crash_at(point: str, txid: int = 1) -> Points:
             raise CrashedError(f"{attempt} at {point}")
 
     return Points(**{point.replace("-", "_"): crash})
+
+
+def crashing_at(point: str, txids: Sequence[int], run: Callable[[], object]) -> None:
+    """Run until each of these txids has crashed at a point, and once more to the end."""
+    for txid in txids:
+        with observing(crash_at(point, txid)), pytest.raises(CrashedError):
+            run()
+    run()
+
+
+def failing_first(point: str) -> Points:
+    """An observer that fails the first attempt of every other txid at a point."""
+
+    def fail(attempt: TransactionAttempt) -> None:
+        if attempt.attempt_id == 0 and attempt.txid % 2:
+            raise FailedException("staged or published, but not committed")
+
+    return Points(**{point: fail})
 
 
 def rows_of(

@@ -15,10 +15,10 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import (
-    CrashedError,
     Points,
     attempts,
-    crash_at,
+    crashing_at,
+    failing_first,
     first_other,
     observing,
     rows_of,
@@ -136,10 +136,7 @@ def test_a_crash_forgets_no_key(spark: SparkSession, warehouse: Path, point: str
     """Whatever the moment, the successor knows the keys of all txids before, and no others."""
     batches, nodes = records(6), MemoryNodes()
     made = topology(warehouse, MemoryTransactionalSpout(batches, SCHEMA), max_spout_pending=3)
-    for txid in (3, 4, 7):
-        with observing(crash_at(point, txid)), pytest.raises(CrashedError):
-            run_in_memory(made, spark, nodes)
-    run_in_memory(made, spark, nodes)
+    crashing_at(point, (3, 4, 7), lambda: run_in_memory(made, spark, nodes))
     check_rows(warehouse, dict(enumerate(batches, 1)), 3)
 
 
@@ -152,12 +149,8 @@ def test_keys_of_a_failed_attempt_are_forgotten(
     batches, others = records(6), records(7)
     script = first_other(batches, others)
 
-    def fail(attempt: TransactionAttempt) -> None:
-        if attempt.attempt_id == 0 and attempt.txid % 2:
-            raise FailedException("staged or published, but not committed")
-
     spout = MemoryOpaqueSpout(script, SCHEMA)
-    with observing(Points(**{point: fail})):
+    with observing(failing_first(point)):
         report = run_in_memory(
             topology(warehouse, spout, max_spout_pending=distance, max_batch_attempts=20), spark
         )

@@ -16,7 +16,7 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
-from tests.faults.support import CrashedError, Points, crash_at, first_other, observing, rows_of
+from tests.faults.support import Points, crashing_at, first_other, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
@@ -114,10 +114,7 @@ def test_a_crash_loses_and_repeats_no_final_value(
     """Whatever the moment, the successor hands on what its predecessor did not commit."""
     batches, nodes = records(6), MemoryNodes()
     made = topology(warehouse, MemoryTransactionalSpout(batches, SCHEMA), max_spout_pending=2)
-    for txid in (4, 6, 7):
-        with observing(crash_at(point, txid)), pytest.raises(CrashedError):
-            run_in_memory(made, spark, nodes)
-    run_in_memory(made, spark, nodes)
+    crashing_at(point, (4, 6, 7), lambda: run_in_memory(made, spark, nodes))
     check_final(warehouse, dict(enumerate(batches, 1)), 2)
 
 

@@ -16,15 +16,14 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import (
-    CrashedError,
-    Points,
     attempts,
-    crash_at,
+    crashing_at,
+    failing_first,
     first_other,
     observing,
     rows_of,
 )
-from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn import Topology, TopologyConfig
 from txn.errors import RecoveryRefusedError, TopologyError, TxnError
 from txn.testing import MemoryNodes, run_in_memory
 
@@ -146,10 +145,7 @@ def test_a_crash_loses_and_repeats_no_session(
     """Whatever the moment, the successor goes on with the open sessions of all txids before."""
     rows, nodes = records(80), MemoryNodes()
     made = topology(warehouse, MemoryTransactionalSpout(rows, SCHEMA), max_spout_pending=3)
-    for txid in (4, 7, 10):
-        with observing(crash_at(point, txid)), pytest.raises(CrashedError):
-            run_in_memory(made, spark, nodes)
-    run_in_memory(made, spark, nodes)
+    crashing_at(point, (4, 7, 10), lambda: run_in_memory(made, spark, nodes))
     check_sessions(spark, warehouse, dict(enumerate(rows, 1)), 3)
 
 
@@ -160,13 +156,9 @@ def test_rows_of_a_failed_attempt_are_in_no_session(
     """An opaque replay with other rows takes the former ones out of their sessions."""
     sides = records(51), records(65, first=5000)
 
-    def fail(attempt: TransactionAttempt) -> None:
-        if attempt.attempt_id == 0 and attempt.txid % 2:
-            raise FailedException("staged or published, but not committed")
-
     spout = MemoryOpaqueSpout(first_other(*sides), SCHEMA)
     made = topology(warehouse, spout, max_spout_pending=2, max_batch_attempts=20)
-    with observing(Points(**{point: fail})):
+    with observing(failing_first(point)):
         report = run_in_memory(made, spark)
     used = [int(attempt.endswith(":0")) for attempt in attempts(report)]
     assert 0 in used

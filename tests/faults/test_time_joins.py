@@ -16,15 +16,14 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import (
-    CrashedError,
-    Points,
     attempts,
-    crash_at,
+    crashing_at,
+    failing_first,
     first_other,
     observing,
     rows_of,
 )
-from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn import Topology, TopologyConfig
 from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
@@ -179,10 +178,7 @@ def test_a_crash_loses_and_repeats_no_match(
     left, right, nodes = records(34, 0), records(84, 5000), MemoryNodes()
     spouts = MemoryTransactionalSpout(left, LEFT), MemoryTransactionalSpout(right, RIGHT)
     made = topology(warehouse, *spouts, "full", max_spout_pending=3)
-    for txid in (3, 5, 8):
-        with observing(crash_at(point, txid)), pytest.raises(CrashedError):
-            run_in_memory(made, spark, nodes)
-    run_in_memory(made, spark, nodes)
+    crashing_at(point, (3, 5, 8), lambda: run_in_memory(made, spark, nodes))
     check_joined(warehouse, both(left, right), 3, "full")
 
 
@@ -195,13 +191,9 @@ def test_rows_of_a_failed_attempt_match_nothing(
     sides = [(records(35, 0), records(36, 1000)), (records(85, 5000), records(86, 6000))]
     scripts = [first_other(*side) for side in sides]
 
-    def fail(attempt: TransactionAttempt) -> None:
-        if attempt.attempt_id == 0 and attempt.txid % 2:
-            raise FailedException("staged or published, but not committed")
-
     spouts = MemoryOpaqueSpout(scripts[0], LEFT), MemoryOpaqueSpout(scripts[1], RIGHT)
     made = topology(warehouse, *spouts, how, max_spout_pending=2, max_batch_attempts=20)
-    with observing(Points(**{point: fail})):
+    with observing(failing_first(point)):
         report = run_in_memory(made, spark)
     used = [int(attempt.endswith(":0")) for attempt in attempts(report)]
     due = {

@@ -72,10 +72,12 @@ class JoinInTime(Node):
         times = []
         for node in (left, right):
             times.append(require_event_column(node, where, f"within={within!r}"))
-            harm = "a late row could match one that has come out without a match"
             if kind in ("inner", "semi"):
                 harm = "what its rows match may be forgotten when they come"
-            require_guarded(node, where, harm, late_too=kind not in ("inner", "semi"))
+                require_guarded(node, where, harm, late_too=False)
+            else:
+                harm = "a late row could match one that has come out without a match"
+                require_guarded(node, where, harm)
             require_replays(node, where)
         if times[0] == times[1]:
             raise TopologyError(

@@ -11,6 +11,7 @@ from txn.dataflow.kept import Kept
 from txn.errors import TxnError
 from txn.interfaces import Committer
 from txn.interfaces.committer_capabilities import ChangesShape
+from txn.operations.changes.tables import RebuildCost
 from txn.storage.asking import in_parallel
 from txn.text import duration, size
 
@@ -85,18 +86,18 @@ def _stays(sink: Sink) -> int | None:
 
 def _measured(committer: Committer, after: int) -> AtRest | None:
     from txn.delta.delta_rs import DeltaError
-    from txn.delta.loading import is_there, load_own
+    from txn.delta.loading import is_there, load, load_own
     from txn.storage.storage import Storage
 
     storage = Storage(committer.name, committer.storage_options)
     try:
         if not is_there(storage):
             return None
-        version = load_own(storage).version()
-        now, watermark = _bytes(storage, version), _watermark(storage, version)
-        former = _former(storage, version)
+        table = load_own(storage)
+        version, now = table.version(), RebuildCost.of(table).bytes
+        watermark, former = _watermark(storage, version), _former(storage, version)
         span = watermark - former[1] if watermark is not None and former else 0
-        grown = now - _bytes(storage, former[0]) if span and former else 0
+        grown = now - RebuildCost.of(load(storage, former[0])).bytes if span and former else 0
     except (TxnError, DeltaError, OSError):
         return None  # `compare_tables` tells it
     return AtRest(committer.name, after, now, grown, span)
@@ -121,10 +122,3 @@ def _watermark(storage: Storage, version: int) -> int | None:
     commit = TableLog(storage).commit(version)
     newest = None if commit is None else commit.last_publication
     return None if newest is None else newest[1].watermark
-
-
-def _bytes(storage: Storage, version: int) -> int:
-    from txn.delta.loading import load
-
-    sizes = load(storage, version).get_add_actions()["size_bytes"].to_pylist()
-    return sum(one or 0 for one in sizes)
