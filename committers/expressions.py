@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["bigint", "naming_invalid_text", "passing", "side_by_side", "with_valid_text"]
+__all__ = ["bigint", "naming_invalid_text", "side_by_side", "with_valid_text"]
 
 
 def bigint(value: int) -> Column:
@@ -30,14 +30,6 @@ def bigint(value: int) -> Column:
     """
     always_one = "least(spark_partition_id(), 0) + 1"
     return sf.expr(f"element_at(array(CAST({value} AS bigint)), {always_one})")
-
-
-def passing(name: str) -> str:
-    """The name of a temporary column beside those of a table.
-
-    It has a space, which Delta allows in no name, so no key or value can have the same name.
-    """
-    return f"txn {name}"
 
 
 def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = None) -> DataFrame:

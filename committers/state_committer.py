@@ -13,7 +13,6 @@ from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
 from committers.state.changes import ended
-from committers.state.keys import joined_by_key
 from committers.state.partials import PartialRows, mergeable
 from committers.state.properties import described_values
 from committers.state.reading import StateReader
@@ -31,6 +30,7 @@ from txn.interfaces import (
     StagedFile,
     StoredRows,
 )
+from txn.spark.keys import joined_by_key
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 

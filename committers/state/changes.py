@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from committers.publishing.log import DeltaLog
-from committers.state.keys import renamed, same_key, side_column, with_keys_of
 from committers.state.layouts import PREV_TXID, LogLayout, UpsertLayout
 from committers.state.merging import BEFORE
 from committers.state.removal import REMOVED, with_removal
@@ -20,6 +19,7 @@ from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
+from txn.spark.keys import renamed, same_key, side_column, with_keys_of
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.storage.storage import Storage

@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import passing
-from committers.state.keys import joined_by_key, with_keys_of
 from committers.state.partials import merges
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import WATERMARK, Aggregate, Expiry
 from txn.spark.event_times import is_left
+from txn.spark.keys import joined_by_key, with_keys_of
 from txn.spark.lazy import sf, st
-from txn.spark.names import quoted
+from txn.spark.names import passing, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

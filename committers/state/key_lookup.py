@@ -9,11 +9,12 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from committers.publishing.files import BUCKET
-from committers.state.keys import bucket_of, with_keys_of
+from committers.state.keys import bucket_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState
 from txn.errors import TableRefusedError
 from txn.spark.causes import in_one_line
+from txn.spark.keys import with_keys_of
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 from txn.spark.rows import local_frame, verify_rows

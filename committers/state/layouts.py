@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from committers.publishing.files import BUCKET
 from committers.publishing.spec import LOG_WITH_REMOVAL
 from committers.state.expiring import BOUND, NEWEST, since_begun
-from committers.state.keys import bucket_of, joined_by_key, with_keys_of
+from committers.state.keys import bucket_of
 from committers.state.merging import merged_by_key
 from committers.state.partials import ROWS, overrides
 from committers.state.removal import REMOVED, marks_of, without_removed
 from committers.state.shape import StateShape, types_with
 from txn.delta.commits import TXID
 from txn.interfaces import WATERMARK
+from txn.spark.keys import joined_by_key, with_keys_of
 from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 

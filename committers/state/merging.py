@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import passing
-from committers.state.keys import with_keys_of
 from committers.state.partials import merges
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.keys import with_keys_of
 from txn.spark.lazy import sf
-from txn.spark.names import quoted
+from txn.spark.names import passing, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

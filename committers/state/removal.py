@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import passing
-from committers.state.keys import joined_by_key
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.spark.causes import in_one_line
+from txn.spark.keys import joined_by_key
 from txn.spark.lazy import sf
-from txn.spark.names import quoted
+from txn.spark.names import passing, quoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from committers.expressions import bigint, passing
+from committers.expressions import bigint
 from committers.state.expiring import BOUND, after_bound, hidden_values, require_time
 from committers.state.partials import nullable, overrides
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Expiry
 from txn.spark.lazy import sf, st
-from txn.spark.names import quoted
+from txn.spark.names import passing, quoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
 from committers.state.expiring import BOUND, NEWEST
-from committers.state.keys import bucket_of, renamed, same_key, side_column
+from committers.state.keys import bucket_of
 from committers.state.layouts import PREV_TXID, ROW, UpsertLayout
 from committers.state.partials import merges, nullable
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import combined
+from txn.spark.keys import renamed, same_key, side_column
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 

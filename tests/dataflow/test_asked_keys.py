@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from committers.state import keys
-from committers.state.keys import keys_reader, with_keys_of
+from committers.state.keys import keys_reader
 from txn.dataflow import asked_keys
 from txn.dataflow.asked_keys import keys_of, rows_for
+from txn.spark.keys import with_keys_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

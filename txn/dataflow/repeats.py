@@ -7,8 +7,6 @@ The keys of the others go to a table of the topology's own (`Kept`), which the n
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,8 +23,9 @@ from txn.dataflow.watermarks import (
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.spark.event_times import is_left, moment
+from txn.spark.keys import joined_by_key, with_keys_of
 from txn.spark.lazy import sf
-from txn.spark.names import quoted
+from txn.spark.names import passing, quoted
 from txn.spark.ordering import orderable
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ __all__ = ["NoRepeat", "Repeats"]
 
 _MARK = "txn_repeat"
 """The column of `Repeats` that tells whether a row repeats an earlier one."""
-_KEY, _KNOWN = "txn_key_", "txn_known"
-"""Columns of the keys of earlier txids, while they are compared."""
+_KNOWN = passing("known")
+"""A column that is true for the keys of earlier txids, while they are compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +112,9 @@ class Repeats(Derived):
         """
         if self.within is not None and watermark is not None:
             stored = stored.where(is_left(sf.col(FIRST_AT), moment(watermark - self.within)))
-        kept = stored.select(
-            *(sf.col(quoted(key)).alias(f"{_KEY}{key}") for key in self.keys),
-            sf.lit(True).alias(_KNOWN),
-        )
+        kept = stored.select(*(sf.col(quoted(key)) for key in self.keys))
         if asked is not None:
-            kept = kept.join(asked, self._same_keys(asked, kept), "left_semi")
+            kept = with_keys_of(kept, asked, self.keys)
         return kept.distinct()
 
     def marked(self, rows: DataFrame, kept: DataFrame | None = None) -> DataFrame:
@@ -134,15 +130,9 @@ class Repeats(Derived):
         again = rows.withColumn(_MARK, sf.row_number().over(same) > 1)
         if kept is None:
             return again
-        joined = again.join(kept, self._same_keys(again, kept), "left")
-        # By frame, not by name alone: the stream may have columns with the names of `kept`.
-        mark = again[_MARK] | kept[_KNOWN].isNotNull()
-        return joined.select(*(again[quoted(name)] for name in rows.columns), mark.alias(_MARK))
-
-    def _same_keys(self, rows: DataFrame, kept: DataFrame) -> Column:
-        # NULL is a key like any other.
-        pairs = (rows[quoted(key)].eqNullSafe(kept[quoted(f"{_KEY}{key}")]) for key in self.keys)
-        return functools.reduce(operator.and_, pairs)
+        joined = joined_by_key(again, kept, self.keys, "left", sf.lit(True).alias(_KNOWN))
+        mark = sf.col(_MARK) | sf.col(quoted(_KNOWN)).isNotNull()
+        return joined.select(*(sf.col(quoted(n)) for n in rows.columns), mark.alias(_MARK))
 
     def _order(self, rows: DataFrame) -> list[Column]:
         """What makes one row of some with the same keys the first."""

@@ -10,8 +10,6 @@ Source: `session_window` of Structured Streaming, session windows of Flink.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +27,7 @@ from txn.dataflow.watermarks import (
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.spark.event_times import is_left, moment
+from txn.spark.keys import with_keys_of
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
@@ -41,8 +40,8 @@ SESSION = "session_window"
 """The column with the session of a row, named as by Spark."""
 _START, _END = "txn_session_start", "txn_session_end"
 """Columns beside those of the stream: NULL while the session is open; the end as far as known."""
-_KEY, _GROUP = "txn_key_", "txn_group"
-"""Columns of rows while sessions are told apart."""
+_GROUP = "txn_group"
+"""The number of a session of its keys, then its end: while sessions are told apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +119,7 @@ class Sessions(Derived):
                 kept = kept.where(is_left(sf.col(_END), moment(span.before)))
             rows = begun.unionByName(kept)
         passed = sf.col(_END) <= moment(span.watermark)
-        ended = self._with_sessions(self._of_same_keys(rows, rows.where(passed))).where(passed)
+        ended = self._with_sessions(with_keys_of(rows, rows.where(passed), self.keys)).where(passed)
         is_over = sf.col(_GROUP) <= moment(span.watermark)
         start = sf.when(is_over, sf.col(_START)).alias(_START)
         looked_at = ended.select(*names, start, sf.col(_GROUP).alias(_END))
@@ -128,12 +127,6 @@ class Sessions(Derived):
 
     def _end_after(self, time: Column) -> Column:
         return sf.timestamp_micros(sf.unix_micros(time) + self.gap)
-
-    def _of_same_keys(self, rows: DataFrame, some: DataFrame) -> DataFrame:
-        """The rows with the keys of some of them; NULL is a key like any other."""
-        keys = some.select(*(sf.col(quoted(k)).alias(f"{_KEY}{k}") for k in self.keys)).distinct()
-        same = (rows[quoted(k)].eqNullSafe(keys[quoted(f"{_KEY}{k}")]) for k in self.keys)
-        return rows.join(keys, functools.reduce(operator.and_, same), "left_semi")
 
     def _with_sessions(self, rows: DataFrame) -> DataFrame:
         """The rows with start and end (`_GROUP`) of their session, as far as it is known."""
