@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,7 @@ class Topology:
                     f"the first StateTable or AppendTable, and topology '{self.name}' has neither.",
                     number="TXN-105",
                 )
+            self._refuse_same_name(kept)
             name = re.sub(r"[^\w.-]", "-", f"{self.name}_{kept.name}")
             committer = self._beside.keeping(
                 name, kept.keys, kept.time, kept.after, whole=kept.whole
@@ -154,6 +155,17 @@ class Topology:
             self._require_own_place(sink)
             self._kept[kept] = sink
         return sink
+
+    def _refuse_same_name(self, kept: Kept) -> None:
+        others = (one for one, sink in self._kept.items() if sink is not None)
+        if any(kept.name.lower() == other.name.lower() for other in others):
+            method, keys = kept.owner.operation, ", ".join(kept.keys)
+            raise TopologyError(
+                f"{method} of stream '{kept.owner.label()}' keeps rows by {keys} in a table named "
+                "after both, and another one of the same streams does so, too. Declare it once and "
+                "use its result twice, or rename a key of one of them in a transform before.",
+                number="TXN-110",
+            )
 
     def stream(
         self,
@@ -770,9 +782,9 @@ class Stream:
         columns = self._columns_of(on, "join_as_of")
         return self._join_in_time(JoinInTime.of(self._node, other._node, columns, "newest", within))
 
-    def _columns_of(self, on: str | Sequence[str], method: str) -> tuple[str, ...]:
+    def _columns_of(self, on: object, method: str) -> tuple[str, ...]:
         """The columns that a method of this stream was given: at least one, each once."""
-        columns = (on,) if isinstance(on, str) else tuple(on)
+        columns = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, Iterable) else ()
         if not columns:
             raise TopologyError(
                 f"{method}() of stream '{self._node.label()}' names no column. Name at least one.",

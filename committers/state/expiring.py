@@ -20,7 +20,7 @@ from committers.state.partials import merges
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import WATERMARK, Aggregate, Expiry
-from txn.spark.event_times import is_left
+from txn.spark.event_times import is_left, null_time
 from txn.spark.keys import joined_by_key, with_keys_of
 from txn.spark.lazy import sf, st
 from txn.spark.names import passing, quoted
@@ -66,7 +66,7 @@ class _Bound(Aggregate):
         return sf.min(partial)
 
     def zero(self) -> Column:
-        return sf.lit(None).cast("timestamp")
+        return null_time()
 
 
 class _Newest(_Bound):

@@ -17,6 +17,7 @@ from committers.state.expiring import BOUND, after_bound, hidden_values, require
 from committers.state.partials import nullable, overrides
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Expiry
+from txn.spark.event_times import null_time
 from txn.spark.lazy import sf, st
 from txn.spark.names import passing, quoted
 from txn.spark.rows import no_rows
@@ -155,7 +156,7 @@ class StateShape(ABC):
 
     def _bound(self) -> Column:
         if self.expiry is None or self.watermark is None:
-            return sf.lit(None).cast("timestamp")
+            return null_time()
         return sf.timestamp_micros(sf.lit(self.expiry.bound(self.watermark)))
 
     @property

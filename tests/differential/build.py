@@ -121,6 +121,9 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
             return streams[step.of[0]].join(streams[step.of[1]], on=args["on"], how=args["how"])
         case "join_in_time":
             return _join_in_time(args, *(streams[one] for one in step.of))
+        case "session_windows":
+            gap = timedelta(microseconds=args["gap"])
+            return streams[step.of[0]].session_windows(args["keys"], gap)
         case "expect":
             return streams[step.of[0]].expect(
                 args["name"], _sql(args["where"]), args["on_violation"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.committers.aggregates.cases import OF_A_COLUMN
 from tests.differential.declaration import Program, Step
+from tests.differential.time_sessions import SESSION
 
 __all__ = ["Columns", "aggregate_type", "columns_of", "expression_type", "streams_of"]
 
@@ -38,8 +39,8 @@ def _columns(program: Program, step: Step, found: Mapping[str, Columns]) -> Colu
             return {**first, args["name"]: expression_type(args["expression"], first)}
         case "cast":
             return {**first, args["name"]: args["kind"]}
-        case "window":
-            return {**first, args["name"]: "struct<start:timestamp,end:timestamp>"}
+        case "window" | "session_windows":
+            return {**first, args.get("name", SESSION): "struct<start:timestamp,end:timestamp>"}
         case "aggregate" | "state":
             keys = {key: first[key] for key in args["keys"]}
             return keys | {

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["TABLES", "Change", "Life", "Program", "Source", "Step"]
+__all__ = ["KEEPING", "TABLES", "Change", "Life", "Program", "Source", "Step"]
 
 Row = tuple[Any, ...]
 """Values as `values.encode` writes them, in the order of the source's columns."""
@@ -14,6 +14,8 @@ Part = tuple[Row, ...]
 Variant = tuple[Part, ...]
 """What one attempt reads: a part for each partition; a source without partitions has one."""
 
+KEEPING = ("drop_duplicates", "join_in_time", "session_windows")
+"""Steps that keep rows which later txids look up."""
 TABLES = ("append", "state")
 """Steps that make a table; every other one makes a stream."""
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tests.differential.changes import changed
 from tests.differential.columns import Columns, columns_of
-from tests.differential.declaration import Change, Life, Program, Step
+from tests.differential.declaration import KEEPING, Change, Life, Program, Step
 from tests.differential.values import encode, is_decimal, precision_of
 
 __all__ = ["with_changes"]
@@ -147,7 +147,7 @@ class _Evolution:
         yield from self._added_tables()
         for source in self.program.sources:
             # A program knows one former name, and a life may commit nothing under the next one.
-            named = any(s.op in ("drop_duplicates", "join_in_time") for s in self.program.steps)
+            named = any(s.op in KEEPING for s in self.program.steps)
             if source.name not in self.busy and not source.called and not named:
                 new = f"{source.name}.{len(source.called)}"
                 yield Change(op="rename_stream", table=source.name, args={"new": new})
@@ -304,9 +304,7 @@ class _Evolution:
         """Whether every source, rule and failure has another table behind it."""
         sources = {source.name for source in self.program.sources}
         watched = sources | {
-            s.id
-            for s in self.program.steps
-            if s.op in ("drop_duplicates", "expect", "fail", "join_in_time", "watermark")
+            s.id for s in self.program.steps if s.op in (*KEEPING, "expect", "fail", "watermark")
         }
         others = [table for table in self.program.tables if table.id != step.id]
         behind = set[str]().union(*(self._ancestors(table) for table in others))
@@ -323,7 +321,7 @@ class _Evolution:
 
     def _reads_state(self, step: Step) -> bool:
         above = self._ancestors(step)
-        reads = ("query", "new_values", "drop_duplicates", "join_in_time")
+        reads = (*KEEPING, "query", "new_values")
         return any(s.op in reads for s in self.program.steps if s.id in above)
 
     def _strength(self, stream: str) -> int:

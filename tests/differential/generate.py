@@ -458,7 +458,7 @@ class _Generator:
         if txid > len(source.batches) or source.batches[txid - 1] is None:
             return  # what has nothing to read may not even be computed
         args: dict[str, Any] = {"txid": txid, "attempts": attempts}
-        if any(step.op == "join_in_time" for step in self.steps):
+        if any(step.op in ("join_in_time", "session_windows") for step in self.steps):
             args["passes_empty"] = self.most_attempts  # it computes what is set aside, too
         step = Step(id="fails", op="fail", of=(source.name,), args=args)
         below = [

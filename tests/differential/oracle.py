@@ -18,6 +18,7 @@ from tests.differential.duplicates import Repeats
 from tests.differential.ending import Ends
 from tests.differential.event_time import EventTime
 from tests.differential.time_joins import HANDS_ON_LATER, JoinedInTime
+from tests.differential.time_sessions import InSessions
 from tests.differential.values import decode, group_key, order_key, text_of
 
 __all__ = ["Expected", "emptied", "expected_tables"]
@@ -182,6 +183,7 @@ class _Run:
         self.tables: dict[str, Expected] = {}
         self.repeats: dict[str, Repeats] = {}
         self.joined: dict[str, JoinedInTime] = {}
+        self.sessions: dict[str, InSessions] = {}
         self.bad: dict[str, list[Row]] = {}
         """Rule -> the rows that broke it, with their txids."""
         self.states: dict[str, _State] = {}
@@ -305,6 +307,9 @@ class _Run:
                     self.joined[step.id] = JoinedInTime(step, kinds)
                 marks = (self.event_time.watermark(txid), self.event_time.watermark(txid - 1))
                 return self.joined[step.id].rows(txid, left, right, *marks)
+            case "session_windows":
+                sessions = self.sessions.setdefault(step.id, InSessions(step))
+                return sessions.rows(rows[step.of[0]], self.event_time.watermark(txid))
             case "merge":
                 return [row for one in step.of for row in rows[one]]
             case "aggregate":
@@ -318,7 +323,9 @@ def _in_any_txid(program: Program) -> set[str]:
     """Return the steps that may get rows in a txid in which none of their sources is read."""
     found: set[str] = set()
     for step in program.steps:
-        later = step.op == "join_in_time" and step.args["how"] in HANDS_ON_LATER
+        later = step.op == "session_windows"
+        if step.op == "join_in_time":
+            later = step.args["how"] in HANDS_ON_LATER
         if step.op == "new_values":
             later = program.step(step.of[0]).args.get("expire_after") is not None
         if later or found & set(step.of[:1] if step.op == "query" else step.of):

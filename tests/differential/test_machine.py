@@ -33,6 +33,7 @@ OPERATIONS = {
     "new_values",
     "query",
     "select",
+    "session_windows",
     "state",
     "window",
 }

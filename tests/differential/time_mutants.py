@@ -11,6 +11,8 @@ from tests.differential import oracle
 from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.event_time import BEGIN, MINUTE
 from tests.differential.time_joins import JoinedInTime
+from tests.differential.time_sessions import InSessions
+from txn.dataflow.sessions import Sessions
 from txn.dataflow.spans import Span
 from txn.dataflow.time_joins import JoinInTime
 from txn.interfaces import Expiry
@@ -32,6 +34,7 @@ LATE = (
 """Rows of two streams in which late rows go on."""
 LAST = (("a", 6, 140), ("d", 50, 140), ("e", 6, 160), ("x", 60, 160))
 EXPIRE_AFTER = 11 * MINUTE
+SESSIONS = {"keys": ["k"], "time": "at", "gap": 11 * MINUTE}
 
 
 def everything_in_time() -> Program:
@@ -63,6 +66,8 @@ def everything_in_time() -> Program:
         Step(id="n3", op="new_values", of=("t3",)),
         _append("t4", "n3"),
         _state("t5", "w2", "log", ends),
+        Step(id="n4", op="session_windows", of=("w0",), args=SESSIONS),
+        _append("t6", "n4"),
     )
     return Program(
         seed=0,
@@ -139,6 +144,17 @@ def equal_nulls(self: JoinedInTime, one: dict[str, Any], other: dict[str, Any]) 
     return one["k"] == other["k"] and abs(at - paid) <= self._within
 
 
+_in_session = Sessions.result
+
+
+def only_new(self: Sessions, new: DataFrame, kept: Any, span: Span) -> DataFrame:
+    return _in_session(self, new, None, span)
+
+
+def begins_at_end(self: InSessions, row: dict[str, Any], session: list[Any]) -> bool:
+    return bool(row["at"] >= self._end(session))
+
+
 TIME_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a key ends after its bound, not at it": (
         Expiry,
@@ -156,5 +172,7 @@ TIME_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a late row is a second first match": (JoinInTime, "_matches", forgetful),
     "a row without a match comes in each txid": (Span, "ends", without_begin),
     "the oracle's NULL matches NULL": (JoinedInTime, "_same", equal_nulls),
+    "rows of open sessions are forgotten": (Sessions, "result", only_new),
+    "the oracle's row at the end of a session begins one": (InSessions, "_begins", begins_at_end),
 }
 """What is mutated -> object, attribute, what stands there instead."""

@@ -1,7 +1,6 @@
 """Streams with event times for random programs: two or three sources, and what is made of them.
 
-The generator's own steps may stand behind all of them. A session window over such a stream belongs
-beside `join_in_time`: one more entry of `TimeStreams.makers`.
+The generator's own steps may stand behind all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from tests.differential.declaration import Source, Step
 from tests.differential.ending import WINDOW
 from tests.differential.event_time import BEGIN, MINUTE, event_time_of, times_of
 from tests.differential.time_joins import TIME_JOINS
+from tests.differential.time_sessions import SESSION
 from tests.differential.values import draw_type, draw_value, encode
 
 __all__ = ["TimeStreams"]
@@ -56,8 +56,14 @@ class TimeStreams:
     def __init__(self, drawer: Drawer) -> None:
         self._drawer, self._draw = drawer, drawer.draw
         self._taken: set[tuple[str, str]] = set()
-        """Kinds and keys of joins: the kept rows of two of them would have one name."""
-        self.makers: tuple[Callable[[], None], ...] = (self.join_in_time, self.state)
+        """Kinds and keys of joins and sessions: kept rows of two would have one name."""
+        self.makers: tuple[Callable[[], None], ...] = (
+            self.join_in_time,
+            self.join_in_time,
+            self.sessions,
+            self.state,
+            self.state,
+        )
 
     # --- sources -----------------------------------------------------------------------------
 
@@ -153,12 +159,14 @@ class TimeStreams:
         pairs = [(one, two) for one in timed for two in timed if one[1] != two[1]]
         draw.shuffle(pairs)
         for (left, at), (right, paid) in pairs:
+            if self._brings_late_rows(left) or self._brings_late_rows(right):
+                continue
             one, two = drawer.columns[left], drawer.columns[right]
             common = [n for n in one if two.get(n) == one[n]]
             hows = TIME_JOINS if self._guarded(left, right) else TIME_JOINS[:2]
             how = draw.choice(hows)
             on = draw.sample(common, min(len(common), draw.choice((1, 1, 2))))
-            kept = how, re.sub(r"[^\w.-]", "-", "_".join(on)).lower()
+            kept = how, _in_name(on)
             if not on or kept in self._taken or paid in one or at in two:
                 continue
             self._taken.add(kept)
@@ -173,6 +181,30 @@ class TimeStreams:
             }
             columns = one if how in ("left_semi", "left_anti") else one | two
             drawer.table(drawer.add("join_in_time", (left, right), columns, args))
+            return
+
+    def sessions(self) -> None:
+        """Give the rows of a stream their sessions, and put them into a table."""
+        draw, drawer = self._draw, self._drawer
+        timed = [(name, time) for name in drawer.open[-12:] if (time := self._time(name))]
+        draw.shuffle(timed)
+        for of, time in timed:
+            columns = drawer.columns[of]
+            able = [name for name in columns if name != time]
+            keys = draw.sample(able, min(len(able), draw.choice((1, 1, 2))))
+            kept = "sessions", _in_name(keys)
+            taken = kept in self._taken or SESSION in {name.lower() for name in columns}
+            if not keys or taken or self._brings_late_rows(of) or not self._guarded(of):
+                continue
+            self._taken.add(kept)
+            gap = draw.choice(WITHIN[1:]) + draw.choice(NEAR)
+            args = {"keys": keys, "time": time, "gap": gap}
+            made = drawer.add("session_windows", (of,), columns | {SESSION: WINDOW}, args)
+            if draw.random() < 0.5:
+                whole = [*keys, SESSION]
+                drawer.table(made, draw.choice(("upsert", "log")), whole)
+            else:
+                drawer.table(made)
             return
 
     def state(self) -> None:
@@ -204,14 +236,12 @@ class TimeStreams:
         step = next((step for step in self._drawer.steps if step.id == name), None)
         if step is None:
             return False
-        if step.op == "state" and step.args.get("expire_after") is not None:
+        if step.op == "session_windows" or step.args.get("expire_after") is not None:
             return True
         of = step.of[:1] if step.op == "query" else step.of
         return any(map(self._brings_late_rows, of))
 
     def _guarded(self, *names: str) -> bool:
-        if any(map(self._brings_late_rows, names)):
-            return False
         times = (times_of(self._drawer.steps, name) for name in names)
         return all(time is not None and time[1] != "keep" for some in times for time in some)
 
@@ -228,3 +258,8 @@ class TimeStreams:
             kept[name if keeps else self._drawer.fresh(taken)] = kind
         pairs = [[*pair] for pair in zip(columns, kept, strict=True)]
         return self._drawer.add("select", (right,), kept, {"columns": pairs})
+
+
+def _in_name(keys: Sequence[str]) -> str:
+    """Columns, as the name of a table of kept rows has them."""
+    return re.sub(r"[^\w.-]", "-", "_".join(keys)).lower()

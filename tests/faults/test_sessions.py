@@ -138,6 +138,23 @@ def test_each_session_comes_once_when_it_is_over(
     check_sessions(spark, warehouse, dict(enumerate(rows, 1)), distance)
 
 
+def test_a_session_has_instants_whatever_a_timestamp_is(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """A setting by which "timestamp" names a local time changes no column of a session."""
+    batches = [[("a", 1, BEGIN)], [("a", 2, BEGIN + timedelta(hours=1))], [("a", 3, BEGIN)]]
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        spout = MemoryTransactionalSpout(batches, SCHEMA.replace("timestamp", "timestamp_ltz"))
+        run_in_memory(topology(warehouse, spout, max_spout_pending=1), spark)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+    rows = spark.read.format("delta").load(str(warehouse / "rows"))
+    kinds = "struct<start:timestamp,end:timestamp>"
+    assert rows.schema["session_window"].dataType.simpleString() == kinds
+    assert [row[0] for row in rows.select("v").collect()] == [1]
+
+
 @pytest.mark.parametrize("point", ["after_staging", "between_publications", "before_committed"])
 def test_a_crash_loses_and_repeats_no_session(
     spark: SparkSession, warehouse: Path, point: str
@@ -263,6 +280,10 @@ def test_rows_of_sessions_that_are_over_leave_the_table(
             lambda s: s.watermark("at", "1 minute", late="drop").session_windows([], "1 hour"),
             "names no column",
         ),
+        (
+            lambda s: s.watermark("at", "1 minute", late="drop").session_windows(None, "1 hour"),
+            "names no column",
+        ),
     ],
 )
 def test_what_can_have_no_sessions_is_refused(ask: Any, told: str) -> None:
@@ -318,6 +339,18 @@ def test_two_gaps_of_one_stream_have_tables_of_their_own(warehouse: Path) -> Non
         events.session_windows("k", gap).partition_persist(table)
     names = [Path(sink.name).name for sink in made.definition.sinks]
     assert {"two_events_sessions_k_600s", "two_events_sessions_k_3600s"} <= set(names)
+
+
+def test_two_streams_with_sessions_of_one_name_are_refused(warehouse: Path) -> None:
+    """The kept rows of two branches would lie in one table; the refusal says what to change."""
+    made = Topology("two")
+    spout = MemoryTransactionalSpout([], SCHEMA)
+    events = made.stream("events", spout).watermark("at", DELAY, late="drop")
+    for name in ("small", "large"):
+        part = events.transform(lambda rows: rows.where("v > 10"))
+        part.session_windows("k", GAP).partition_persist(AppendTable(warehouse / name))
+    with pytest.raises(TopologyError, match="session_windows of stream .* rename a key of one"):
+        _ = made.definition
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from txn.dataflow.watermarks import (
 )
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
-from txn.spark.event_times import is_left, moment
+from txn.spark.event_times import is_left, moment, null_time
 from txn.spark.keys import with_keys_of
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
@@ -107,7 +107,7 @@ class Sessions(Derived):
         )
         time = sf.coalesce(sf.col(quoted(self.time)), no_time)
         begun = new.withColumn(_END, self._end_after(time))
-        nothing = sf.lit(None).cast("timestamp").alias(_START)
+        nothing = null_time().alias(_START)
         opened = begun.select(*names, nothing, _END)
         if span.is_empty:
             return opened
