@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import load_files
+from committers.reading.frames import Frames
 from committers.rows_committer import RowsCommitter
 from committers.staging.area import random_id
 from committers.state_table import StateTable
@@ -15,6 +16,7 @@ from txn.delta.commits import TXID
 from txn.delta.loading import load
 from txn.interfaces import Committer, Semantics
 from txn.spark.rows import no_rows
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendTable"]
 
 
-class AppendTable(RowsCommitter):
+class AppendTable(Frames, RowsCommitter):
     """Rows of each batch plus a bigint column `txid`, each txid's rows exactly once.
 
     See `AppendingCommitter` for what happens at a replay.
@@ -74,3 +76,6 @@ class AppendTable(RowsCommitter):
         """Return the committer of a table beside this one (`KeepsBeside`)."""
         beside = StateTable(self.name, storage_options=self.storage_options)
         return beside.keeping(name, keys, time, after, whole=whole)
+
+    def _folder(self) -> Storage:
+        return self._storage

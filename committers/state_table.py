@@ -13,6 +13,7 @@ from committers.guard import parse_semantics
 from committers.kept_rows import KeptRows
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
+from committers.reading.frames import Frames
 from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
 from committers.state.keys import keys_reader
@@ -43,7 +44,7 @@ LAYOUTS = ("upsert", "log")
 """The layouts of a state table."""
 
 
-class StateTable(State):
+class StateTable(Frames, State):
     """Running aggregates by key in an ordinary Delta table.
 
     Args:
@@ -243,7 +244,7 @@ class StateTable(State):
         """
         if txid is None:
             return self.snapshot(spark, None, aggregates)
-        version = version_of(self._storage(), txid)
+        version = version_of(self._folder(), txid)
         return self.snapshot(spark, version, aggregates)
 
     def get(
@@ -287,7 +288,7 @@ class StateTable(State):
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
     ) -> StoredRows:
         """Read a `snapshot` of the newest version, with a check for files deleted later."""
-        storage = self._storage()
+        storage = self._folder()
         version = newest_version(storage)
         stored, shape = self._stored(spark, version, aggregates)
         of_keys = None
@@ -316,7 +317,7 @@ class StateTable(State):
             TableRefusedError: the table does not exist yet or is not a state table, or
                 `aggregates` lacks one.
         """
-        rows, properties = read_table(spark, self._storage(), follow=True)
+        rows, properties = read_table(spark, self._folder(), follow=True)
         shape = shape_of(properties, self.path, aggregates)
         self._as_of(shape, None).view(rows).createOrReplaceTempView(name)
 
@@ -327,7 +328,7 @@ class StateTable(State):
         aggregates: Mapping[str, Aggregate] | None,
     ) -> tuple[StoredState | DataFrame, StateShape]:
         """(the files of a version, or its rows if only Delta's reader can read it; its shape)."""
-        storage = self._storage()
+        storage = self._folder()
         stored = find_stored(spark, storage, version)
         if stored is not None:
             shape = shape_of(stored.properties, self.path, aggregates)
@@ -339,11 +340,11 @@ class StateTable(State):
         """The shape as of the newest txid in a version; None: in the newest one."""
         if shape.expiry is None:
             return shape
-        storage = self._storage()
+        storage = self._folder()
         at = newest_version(storage) if version is None else version
         return shape.at(watermark_at(storage, at))
 
-    def _storage(self) -> Storage:
+    def _folder(self) -> Storage:
         return Storage(self.path, self._options)
 
 

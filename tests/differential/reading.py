@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from committers.state_table import StateTable
 from tests.differential.build import state_table
 from tests.differential.columns import Columns, columns_of
 from tests.differential.declaration import Program, Step
@@ -45,11 +45,9 @@ def read_tables(
             continue
         if step.op == "append":
             schema, rows = _appended(path)
-            kinds = {**kinds, "txid": "bigint"}
+            found[step.id] = _rows(step.id, schema, rows(), {**kinds, "txid": "bigint"})
         else:
-            frame = state_table(step, folder).read(spark)
-            schema, rows = frame.schema, partial(_as_arrow, frame)
-        found[step.id] = _rows(step.id, schema, rows(), kinds)
+            found[step.id] = _state(step.id, state_table(step, folder), None, spark, kinds)
     return found
 
 
@@ -57,14 +55,30 @@ def read_as_of(
     step: Step, txid: int, spark: SparkSession, folder: Path, kinds: Columns
 ) -> list[Row]:
     """A state table as a reader sees it who asks for a former txid."""
-    frame = state_table(step, folder).read(spark, txid)
-    return _rows(f"{step.id} as of txid {txid}", frame.schema, _as_arrow(frame), kinds)
+    state = state_table(step, folder)
+    return _state(f"{step.id} as of txid {txid}", state, txid, spark, kinds)
+
+
+def _state(
+    name: str, state: StateTable, txid: int | None, spark: SparkSession, kinds: Columns
+) -> list[Row]:
+    """What Spark reads, which is what DuckDB reads."""
+    frame = state.read(spark, txid)
+    rows = _rows(name, frame.schema, _as_arrow(frame), kinds)
+    others = _values(state.to_arrow(txid), kinds)
+    if sorted(map(repr, rows)) != sorted(map(repr, others)):
+        raise AssertionError(f"{name} has {rows} for Spark and {others} without")
+    return rows
 
 
 def _rows(name: str, schema: StructType, table: pa.Table, kinds: Columns) -> list[Row]:
     actual = {field.name: field.dataType.simpleString() for field in schema}
     if actual != kinds:
         raise AssertionError(f"{name} has columns {actual} and should have {kinds}")
+    return _values(table, kinds)
+
+
+def _values(table: pa.Table, kinds: Columns) -> list[Row]:
     columns = table.to_pydict()
     return [
         {n: _plain(v, kinds[n]) for n, v in zip(columns, row, strict=True)}

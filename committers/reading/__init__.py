@@ -1,0 +1,1 @@
+"""State tables for readers without Spark: as SQL over their files, and as frames through DuckDB."""

@@ -1,0 +1,236 @@
+"""Built-in aggregates in DuckDB's SQL: how partials of a key merge, and what readers see of them.
+
+Both mirror `Aggregate.merge` and `Aggregate.result`, which are expressions of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from committers.aggregates.collected import (
+    CollectSet,
+    CountDistinct,
+    First,
+    FirstN,
+    Last,
+    LastN,
+)
+from committers.aggregates.numbers import (
+    Avg,
+    BitAnd,
+    BitOr,
+    BitXor,
+    BoolAnd,
+    BoolOr,
+    Count,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    Variance,
+)
+from committers.reading.types import (
+    element_of,
+    field_of,
+    mean_type,
+    precision_of,
+    quoted,
+    type_text,
+)
+from txn.interfaces import Aggregate
+
+__all__ = ["DISTINCT", "InSql", "in_sql"]
+
+DISTINCT = "txn_count_distinct"
+"""The function of `committers.reading.sketches`: a list of sketches -> the estimate for all."""
+
+
+@dataclass(frozen=True)
+class InSql:
+    """An aggregate whose stored values have a known type. Each function takes SQL and returns it.
+
+    Args:
+        shown: type of what readers see, as in the JSON of a schema.
+        result: a stored value -> what readers see.
+        merged: a column of partials -> an aggregate over those of one key.
+        merged_result: what `merged` gives -> what readers see; None: as of a stored value.
+    """
+
+    shown: Any
+    result: Callable[[str], str]
+    merged: Callable[[str], str]
+    merged_result: Callable[[str], str] | None = None
+
+    def result_of_merged(self, merged: str) -> str:
+        """What readers see of merged partials."""
+        return (self.merged_result or self.result)(merged)
+
+
+_Maker = Callable[[Any, Any], InSql]
+"""(aggregate, type of its stored values) -> the aggregate in SQL."""
+
+
+def in_sql(aggregate: Aggregate, kind: Any) -> InSql | None:
+    """An aggregate in SQL; None if only its own program can compute it.
+
+    Args:
+        kind: type of the stored values, as in the JSON of a schema.
+    """
+    make = _IN_SQL.get(type(aggregate))
+    return None if make is None else make(aggregate, kind)
+
+
+def _as_stored(x: str) -> str:
+    return x
+
+
+def _over(function: str) -> _Maker:
+    """An aggregate over partials of one type, which gives that type."""
+
+    def make(_: Aggregate, kind: Any) -> InSql:
+        return InSql(kind, _as_stored, lambda x: f"{function}({x})")
+
+    return make
+
+
+def _extreme(*, descending: bool) -> _Maker:
+    def make(aggregate: Aggregate, kind: Any) -> InSql:
+        if isinstance(kind, str):
+            return _over("MAX" if descending else "MIN")(aggregate, kind)
+        return InSql(kind, _as_stored, partial(_first, kind=kind, descending=descending))
+
+    return make
+
+
+def _ordered(*, descending: bool) -> _Maker:
+    def make(_: Aggregate, kind: Any) -> InSql:
+        first = partial(_first, kind=kind, descending=descending)
+        return InSql(field_of(kind, "value"), lambda x: f"{x}.value", first)
+
+    return make
+
+
+def _avg(_: Aggregate, kind: Any) -> InSql:
+    total = field_of(kind, "sum")
+
+    def merged(x: str) -> str:
+        return f"{{'sum': {_sum(f'{x}.sum', total)}, 'count': {_sum(f'{x}.count', 'long')}}}"
+
+    def result(x: str) -> str:
+        mean = f"CAST({x}.sum AS DOUBLE) / {x}.count"
+        if precision_of(total) is not None:
+            mean = _exact_mean(f"{x}.sum", f"{x}.count", total)
+        return f"CASE WHEN {x}.count > 0 THEN {mean} END"
+
+    return InSql(mean_type(total), result, merged)
+
+
+def _exact_mean(total: str, count: str, kind: Any) -> str:
+    """The quotient of a decimal and a count, rounded half up as by Spark. DuckDB makes a double."""
+    decimal, mean = precision_of(kind), precision_of(mean_type(kind))
+    assert decimal is not None
+    assert mean is not None
+    more = f"CAST(1{'0' * (mean[1] - decimal[1])} AS HUGEINT)"
+    # A decimal of 38 digits has no room for a factor, its digits alone have.
+    digits = f"ABS(CAST(REPLACE(CAST({total} AS VARCHAR), '.', '') AS HUGEINT))"
+    many = f"CAST({count} AS HUGEINT)"
+    rest = f"((({digits} % {many}) * {more} * 2 + {many}) // ({many} * 2))"
+    whole = f"CAST(({digits} // {many}) * {more} + {rest} AS DECIMAL(38,0))"
+    unit = f"CAST('{Decimal(1).scaleb(-mean[1]):f}' AS DECIMAL(38,{mean[1]}))"
+    value = f"CAST({whole} * {unit} AS DECIMAL({mean[0]},{mean[1]}))"
+    return f"CASE WHEN {total} < 0 THEN -{value} ELSE {value} END"
+
+
+def _variance(*, root: bool) -> _Maker:
+    def merged(x: str) -> str:
+        far = "(b.mean - a.mean)"
+        count = "(a.count + b.count)"
+        mean = f"a.mean + {far} * b.count / {count}"
+        m2 = f"a.m2 + b.m2 + {far} * {far} * a.count * b.count / {count}"
+        both = f"{{'count': {count}, 'mean': {mean}, 'm2': {m2}}}"
+        known = f"LIST({x} ORDER BY txid NULLS FIRST) FILTER (WHERE {x}.count > 0)"
+        return f"LIST_REDUCE({known}, lambda a, b: {both})"
+
+    def result(x: str) -> str:
+        value = f"{x}.m2 / ({x}.count - 1)"
+        return f"CASE WHEN {x}.count > 1 THEN {f'SQRT({value})' if root else value} END"
+
+    return lambda _, _kind: InSql("double", result, merged)
+
+
+def _collected(aggregate: Any, kind: Any) -> InSql:
+    """The first elements of all lists, sorted; of a set each once."""
+    is_set = isinstance(aggregate, CollectSet)
+    order = _order("e", element_of(kind), descending=isinstance(aggregate, LastN))
+    most = aggregate.limit if is_set else aggregate.n
+
+    def merged(x: str) -> str:
+        lists = f"FLATTEN(LIST({x}) FILTER (WHERE {x} IS NOT NULL))"
+        return f"LIST_DISTINCT({lists})" if is_set else lists
+
+    def merged_result(x: str) -> str:
+        # The list of no elements is no row of UNNEST, and NULL stays NULL.
+        sorted_ = f"(SELECT LIST(e ORDER BY {order}) FROM (SELECT UNNEST({x}) AS e))"
+        return f"CASE WHEN {x} IS NOT NULL THEN COALESCE({sorted_}, [])[1:{most}] END"
+
+    return InSql(kind, _as_stored, merged, merged_result)
+
+
+def _distinct(_: Aggregate, _kind: Any) -> InSql:
+    def merged(x: str) -> str:
+        return f"LIST({x}) FILTER (WHERE {x} IS NOT NULL)"
+
+    def result(x: str) -> str:
+        return f"CASE WHEN {x} IS NOT NULL THEN {DISTINCT}([{x}]) END"
+
+    return InSql("long", result, merged, lambda x: f"{DISTINCT}({x})")
+
+
+def _sum(x: str, kind: Any) -> str:
+    # Wide as a sum is in DuckDB; what does not fit back is an error, as in Spark.
+    return f"CAST(SUM({x}) AS {type_text(kind, x)})"
+
+
+def _first(x: str, kind: Any, *, descending: bool) -> str:
+    return f"FIRST({x} ORDER BY {_order(x, kind, descending)}) FILTER (WHERE {x} IS NOT NULL)"
+
+
+def _order(x: str, kind: Any, descending: bool) -> str:
+    """How Spark orders values: NULL first, also within structs, where it is last in DuckDB."""
+    way = "DESC NULLS LAST" if descending else "ASC NULLS FIRST"
+    return ", ".join(f"{part} {way}" for part in _parts(x, kind))
+
+
+def _parts(x: str, kind: Any) -> Iterator[str]:
+    if isinstance(kind, str) or kind["type"] != "struct":
+        yield x
+        return
+    yield f"{x} IS NOT NULL"
+    for field in kind["fields"]:
+        yield from _parts(f"{x}.{quoted(field['name'])}", field["type"])
+
+
+_IN_SQL: dict[type[Aggregate], _Maker] = {
+    Count: lambda _, kind: InSql(kind, _as_stored, lambda x: f"COALESCE({_sum(x, kind)}, 0)"),
+    Sum: lambda _, kind: InSql(kind, _as_stored, lambda x: _sum(x, kind)),
+    Avg: _avg,
+    Min: _extreme(descending=False),
+    Max: _extreme(descending=True),
+    First: _ordered(descending=False),
+    Last: _ordered(descending=True),
+    FirstN: _collected,
+    LastN: _collected,
+    CollectSet: _collected,
+    CountDistinct: _distinct,
+    Variance: _variance(root=False),
+    StdDev: _variance(root=True),
+    BoolAnd: _over("BOOL_AND"),
+    BoolOr: _over("BOOL_OR"),
+    BitAnd: _over("BIT_AND"),
+    BitOr: _over("BIT_OR"),
+    BitXor: _over("BIT_XOR"),
+}

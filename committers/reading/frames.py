@@ -1,0 +1,243 @@
+"""Tables as frames of other libraries, without Spark and Java: DuckDB reads their files."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from committers.publishing.files import load_files
+from committers.reading.aggregate_sql import DISTINCT
+from committers.reading.query import ShownSql, rows_sql
+from committers.reading.sketches import estimate
+from committers.state.properties import shape_of
+from committers.state.shape import StateShape
+from committers.state.versions import version_of, watermark_at
+from txn.delta.delta_rs import DeltaTable
+from txn.delta.loading import load, require
+from txn.errors import SetupError, TableRefusedError
+from txn.storage.storage import Storage
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+    import pyarrow as pa
+
+__all__ = ["Frames"]
+
+_GLOB_CHARACTERS = "[*?"
+_HARMLESS = {"timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Features of tables whose files are read as others."""
+_SOURCE = "txn_files"
+"""The name under which DuckDB knows files of an object store."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A version of a table, as readers as of a txid see it."""
+
+    storage: Storage
+    table: DeltaTable
+    columns: Mapping[str, Any]
+    shape: StateShape | None
+    """The description of a state table; None: a table of rows."""
+    txid: int | None
+
+    @classmethod
+    def of(cls, storage: Storage, txid: int | None) -> _Loaded:
+        """Load the version, which for a table of rows is the newest one."""
+        newest = require(storage)
+        is_state = newest.metadata().configuration.get("txn.kind") != "append"
+        table = newest
+        if is_state and txid is not None:
+            table = load(storage, version_of(storage, txid))
+        _require_plain_files(table, storage.location)
+        fields = json.loads(table.schema().to_json())["fields"]
+        columns = {field["name"]: field["type"] for field in fields}
+        if not is_state:
+            return cls(storage, table, columns, None, txid)
+        shape = shape_of(table.metadata().configuration, storage.location)
+        if shape.expiry is not None:
+            shape = shape.at(watermark_at(storage, table.version()))
+        return cls(storage, table, columns, shape, txid)
+
+    def paths(self) -> list[str]:
+        """Its files: absolute paths, or URIs."""
+        return sorted(self.storage.url(path) for path in load_files(self.table))
+
+    def query(self, source: str, names: Sequence[str] | None) -> str:
+        """The SQL of some columns; None: all.
+
+        Args:
+            source: what stands after FROM for the files; empty: there are none.
+        """
+        where = self.storage.location
+        if self.shape is None:
+            return rows_sql(self.columns, source, names, self.txid, where)
+        return ShownSql(self.shape, self.columns, where).text(source, names)
+
+
+class Frames(ABC):
+    """What a table offers to readers without Spark.
+
+    A state table shows keys and values, as its `read`; a table of rows its rows with their txid.
+    """
+
+    @abstractmethod
+    def _folder(self) -> Storage:
+        """The table's folder."""
+
+    def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
+        """Keys and values, or rows, as one query over the table's files, in DuckDB's SQL.
+
+        It is that of one version, and fails when VACUUM has deleted its files. Values of
+        `CountDistinct` need a function that only `to_duckdb` provides.
+
+        Args:
+            txid: as of this txid; None: as of the newest version.
+            columns: names in their order; None: all.
+
+        Raises:
+            TableRefusedError: as `read`; or the table has no such column, or a value is of an
+                aggregate of the user's own that shows another value than it stores.
+        """
+        loaded = _Loaded.of(self._folder(), txid)
+        return loaded.query(_listed(loaded.paths()), columns)
+
+    def to_duckdb(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        connection: duckdb.DuckDBPyConnection | None = None,
+    ) -> duckdb.DuckDBPyRelation:
+        """Keys and values, or rows, as a relation of DuckDB: it reads files when asked for rows.
+
+        Args:
+            txid: as of this txid; None: as of the newest version.
+            columns: names in their order; None: all.
+            where: an SQL condition over the columns, in DuckDB's words.
+            connection: where the relation lives; None: a new one, in UTC.
+
+        Raises:
+            TableRefusedError: as `sql`.
+            SetupError: DuckDB is not installed.
+        """
+        if connection is None:
+            connection = _duckdb().connect()
+            connection.execute("SET TimeZone = 'UTC'")
+        loaded = _Loaded.of(self._folder(), txid)
+        _provide_distinct(connection)
+        source = _SOURCE
+        if loaded.storage.is_local:
+            source = _listed(loaded.paths())
+        else:
+            connection.register(_SOURCE, loaded.table.to_pyarrow_dataset())
+        relation = connection.sql(loaded.query(source, columns))
+        return relation if where is None else relation.filter(where)
+
+    def to_arrow(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pa.Table:
+        """Keys and values, or rows, as a table of Arrow. Integers are integers, instants in UTC.
+
+        Args:
+            txid: as of this txid; None: as of the newest version.
+            columns: names in their order; None: all.
+            where: an SQL condition over the columns, in DuckDB's words.
+
+        Raises:
+            TableRefusedError: as `sql`.
+            SetupError: DuckDB is not installed.
+        """
+        return self.to_duckdb(txid, columns=columns, where=where).to_arrow_table()
+
+    def to_polars(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pl.DataFrame:
+        """Keys and values, or rows, as a frame of polars; arguments and errors as `to_arrow`."""
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise _missing("polars") from error
+        frame = pl.from_arrow(self.to_arrow(txid, columns=columns, where=where))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_pandas(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> Any:
+        """Keys and values, or rows, as a frame of pandas; arguments and errors as `to_arrow`.
+
+        Its types are Arrow's: an integer that is NULL makes no column of floats.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise _missing("pandas") from error
+        table = self.to_arrow(txid, columns=columns, where=where)
+        return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _require_plain_files(table: DeltaTable, path: str) -> None:
+    """Refuse a table of which the files alone do not say what it holds."""
+    protocol = table.protocol()
+    features = set(protocol.reader_features or ()) - _HARMLESS
+    if features or protocol.min_reader_version == 2:
+        raise TableRefusedError(
+            f"State table {path} has features of Delta that another writer has turned on "
+            f"({', '.join(sorted(features)) or 'columnMapping'}), so its files alone do not say "
+            "what it holds. Read it with Spark.",
+            number="TXN-310",
+        )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    """What stands after FROM for these files; empty for none."""
+    if not paths:
+        return ""
+    texts = ", ".join(f"'{_escaped(path)}'" for path in paths)
+    return f"read_parquet([{texts}], union_by_name = true, hive_partitioning = false)"
+
+
+def _escaped(path: str) -> str:
+    literal = "".join(f"[{char}]" if char in _GLOB_CHARACTERS else char for char in path)
+    return literal.replace("'", "''")
+
+
+def _provide_distinct(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let a connection know the function for values of `CountDistinct`."""
+    find = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
+    if connection.execute(find, [DISTINCT]).fetchone() is None:
+        connection.create_function(DISTINCT, estimate, ["BLOB[]"], "BIGINT")
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise _missing("duckdb") from error
+    return duckdb
+
+
+def _missing(library: str) -> SetupError:
+    return SetupError(
+        f"A state table is read without Spark by DuckDB, and {library} is not installed: "
+        "pip install 'txn-spark[reader]'.",
+        number="TXN-211",
+    )

@@ -1,0 +1,194 @@
+"""State tables without Spark: every aggregate and key type, as `StateTable.read` shows them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from committers import aggregates as agg
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
+from tests.committers.aggregates.test_types import ALL, batches, column_of
+from txn.errors import SetupError, TableAbsentError, TableRefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def values_of_everything() -> dict[str, Any]:
+    """Every built-in aggregate over every type that it takes."""
+    values: dict[str, Any] = {}
+    for name, case in OF_A_COLUMN.items():
+        for kind in ALL:
+            if case.takes(kind):
+                values[f"{name}_{column_of(kind)}"] = make_aggregate(name, column_of(kind))
+    for kind in ALL:
+        values[f"First_{column_of(kind)}"] = agg.First(column_of(kind), "o")
+        values[f"Last_{column_of(kind)}"] = agg.Last(column_of(kind), "o")
+    columns = [column_of(kind) for kind in ALL]
+    return {
+        **values,
+        "rows": agg.Count(),
+        "first_rows": agg.FirstN(2, "c_double", *columns),
+        "last_rows": agg.LastN(2, "c_struct_a_int_b_string", *columns),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of Arrow that can be compared: NaN is NaN, and a float as exact as it has to be."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else float(f"{value:.9g}") + 0.0
+    return value
+
+
+def rows_of(table: pa.Table, keys: list[str]) -> list[Any]:
+    """Rows in an order of their own."""
+    rows = [plain(row) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: str([row[key] for key in keys]))
+
+
+def types_of(table: pa.Table) -> dict[str, str]:
+    """Column -> type; names of elements and large forms mean nothing."""
+    return {field.name: _text(field.type) for field in table.schema}
+
+
+def _text(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{f.name}: {_text(f.type)}' for f in kind)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{_text(kind.value_type)}>"
+    return str(kind).replace("large_", "").replace("tz=Etc/UTC", "tz=UTC")
+
+
+@pytest.fixture
+def as_spark(driver: Any) -> Any:
+    """What Spark reads of a table, as a table of Arrow in UTC."""
+
+    def read(state: StateTable, txid: int | None = None) -> pa.Table:
+        driver.spark.conf.set("spark.sql.session.timeZone", "UTC")
+        try:
+            return state.read(driver.spark, txid).toArrow()
+        finally:
+            driver.spark.conf.unset("spark.sql.session.timeZone")
+
+    return read
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+@pytest.mark.parametrize("part", range(3))
+def test_every_aggregate_reads_the_same_without_spark(
+    driver: Any, as_spark: Any, warehouse: Path, layout: str, part: int
+) -> None:
+    """Value for value and type for type, as of several txids."""
+    schema = "k string, o bigint, " + ", ".join(f"{column_of(kind)} {kind}" for kind in ALL)
+    values = dict([*values_of_everything().items()][part::3])
+    state = StateTable(warehouse / "state", "transactional", layout=layout, buckets=2)
+    committer = driver.open(state.bind(["k"], values), schema)
+    for txid, rows in enumerate(batches(seed=7), 1):
+        driver.commit(committer, driver.frame(rows, schema).coalesce(1), txid)
+    for txid in (None, 2):
+        wanted, found = as_spark(state, txid), state.to_arrow(txid)
+        assert types_of(found) == types_of(wanted)
+        assert rows_of(found, ["k"]) == rows_of(wanted, ["k"])
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_keys_of_every_type_read_the_same_without_spark(
+    driver: Any, as_spark: Any, warehouse: Path, layout: str
+) -> None:
+    """NULL, NaN, -0.0, dates before 1582, bytes and nested values are keys like any other."""
+    columns = [column_of(kind) for kind in ALL]
+    schema = ", ".join(f"{name} {kind}" for name, kind in zip(columns, ALL, strict=True))
+    rows = [[row[2:] for row in batch] for batch in batches(seed=3)]
+    state = StateTable(warehouse / "state", layout=layout, buckets=3)
+    committer = driver.open(state.bind(columns, {"n": agg.Count()}), schema)
+    for txid, batch in enumerate([*rows, rows[0]], 1):
+        driver.commit(committer, driver.frame(batch, schema), txid)
+    wanted, found = as_spark(state), state.to_arrow()
+    assert types_of(found) == types_of(wanted)
+    assert rows_of(found, columns) == rows_of(wanted, columns)
+    assert max(found["n"].to_pylist()) > 1
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+@pytest.mark.parametrize("semantics", ["opaque", "transactional"])
+def test_removed_keys_are_not_read_without_spark(
+    driver: Any, as_spark: Any, warehouse: Path, layout: str, semantics: str
+) -> None:
+    """A key that is removed, and one that comes back, are as `StateTable.read` shows them."""
+    schema = "`d.ot` string, v bigint"
+    folder = warehouse / "it's [a] * ?"
+    state = StateTable(folder, semantics, layout, buckets=1, remove_where="`日本` = 0")
+    committer = driver.open(state.bind(["d.ot"], {"日本": agg.Sum("v")}), schema)
+    batches = ([("a", 1), ("b", 2)], [("a", -1), (None, 0)], [("a", 5)], [("b", -2)])
+    for txid, batch in enumerate(batches, 1):
+        driver.commit(committer, driver.frame(batch, schema), txid)
+    for txid in (1, 2, 3, None):
+        found = state.to_arrow(txid).to_pylist()
+        assert sorted(map(str, found)) == sorted(map(str, as_spark(state, txid).to_pylist()))
+    assert state.to_arrow().to_pylist() == [{"d.ot": "a", "日本": 5}]
+
+
+def test_rows_are_read_as_of_a_txid_without_spark(driver: Any, warehouse: Path) -> None:
+    """A table of rows shows those up to the txid, with their txid."""
+    table = AppendTable(warehouse / "rows")
+    driver.open(table, "k string, n int")
+    for txid, rows in enumerate(([("a", 1)], [("b", None)], [("c", 3)]), 1):
+        driver.commit(table, driver.frame(rows, "k string, n int"), txid)
+    assert table.to_arrow(2, columns=["txid", "k"]).to_pylist() == [
+        {"txid": 1, "k": "a"},
+        {"txid": 2, "k": "b"},
+    ]
+    frame = table.to_pandas()
+    assert [str(kind) for kind in frame.dtypes] == ["string[pyarrow]", "int32[pyarrow]",
+        "int64[pyarrow]"]  # fmt: skip
+    assert table.to_polars(where="n IS NOT NULL")["n"].to_list() == [1, 3]
+    assert table.to_duckdb().filter("txid > 1").order("k DESC").fetchall()[0] == ("c", 3, 3)
+
+
+class Doubled(agg.Sum):
+    """Shows another value than it stores, as only its own program knows."""
+
+    def result(self, stored: Column) -> Column:
+        """Twice the sum."""
+        return stored * 2
+
+
+def test_what_only_spark_can_read_is_refused_without_it(driver: Any, warehouse: Path) -> None:
+    """Each refusal names the place and a way out that works."""
+    state = StateTable(warehouse / "state")
+    with pytest.raises(TableAbsentError):
+        state.to_arrow()
+    committer = driver.open(state.bind(["k"], {"n": Doubled("v")}), "k string, v int")
+    driver.commit(committer, driver.frame([("a", 1)], "k string, v int"), 1)
+    with pytest.raises(TableRefusedError, match="whose result this program cannot compute"):
+        state.to_arrow()
+    plain = StateTable(warehouse / "plain")
+    committer = driver.open(plain.bind(["k"], {"n": agg.Count()}), "k string")
+    driver.commit(committer, driver.frame([("a",)], "k string"), 1)
+    with pytest.raises(TableRefusedError, match="has no column 'm'. It has k, n"):
+        plain.to_arrow(columns=["m"])
+    with pytest.raises(TableRefusedError, match="has not reached txid 9"):
+        plain.to_arrow(9)
+    mapping = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', "
+    mapping += "'delta.minWriterVersion' = '5'"
+    driver.spark.sql(f"ALTER TABLE delta.`{plain.path}` SET TBLPROPERTIES ({mapping})")
+    with pytest.raises(TableRefusedError, match=r"columnMapping.*Read it with Spark"):
+        plain.to_arrow()
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, warehouse: Path) -> None:
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(SetupError, match=r"pip install 'txn-spark\[reader\]'"):
+        StateTable(warehouse / "state").to_arrow()
