@@ -15,6 +15,7 @@ from committers.table_rows import read_table
 from txn.delta.commits import TXID
 from txn.delta.loading import load
 from txn.interfaces import Committer, Semantics
+from txn.spark.lazy import sf
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -62,6 +63,11 @@ class AppendTable(Frames, RowsCommitter):
             TableRefusedError: the table does not exist.
         """
         return read_table(spark, self._storage)[0]
+
+    def frame_as_of(self, spark: SparkSession, txid: int) -> DataFrame:
+        """Read the rows of txids up to this one, with their txid (`ReadableTable`)."""
+        rows = self.read(spark)
+        return rows.where((sf.col(TXID) <= txid) | sf.col(TXID).isNull())
 
     def rows_at(self, version: int) -> DataFrame:
         """Return the rows of a version, with the columns of the stream. Runs no job."""

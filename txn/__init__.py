@@ -10,6 +10,7 @@ from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError
 from txn.machine.hidden import warn_of_hiding
+from txn.operations.snapshot import snapshot
 from txn.operations.txids import history
 from txn.topology import Topology
 
@@ -20,6 +21,7 @@ __all__ = [
     "TransactionAttempt",
     "TxnError",
     "history",
+    "snapshot",
 ]
 
 __version__ = "0.2.0.dev0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +31,6 @@ __all__ = ["Frames"]
 _GLOB_CHARACTERS = "[*?"
 _HARMLESS = {"timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of tables whose files are read as others."""
-_SOURCE = "txn_files"
-"""The name under which DuckDB knows files of an object store."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +127,13 @@ class Frames(ABC):
         """
         if connection is None:
             connection = _duckdb().connect()
-            connection.execute("SET TimeZone = 'UTC'")
+            connection.sql("SET TimeZone = 'UTC'")
         loaded = _Loaded.of(self._folder(), txid)
         _provide_distinct(connection)
-        source = _SOURCE
-        if loaded.storage.is_local:
-            source = _listed(loaded.paths())
-        else:
-            connection.register(_SOURCE, loaded.table.to_pyarrow_dataset())
+        source = _listed(loaded.paths())
+        if not loaded.storage.is_local:
+            source = f"txn_files_{uuid.uuid4().hex}"
+            connection.register(source, loaded.table.to_pyarrow_dataset())
         relation = connection.sql(loaded.query(source, columns))
         return relation if where is None else relation.filter(where)
 
@@ -223,7 +221,7 @@ def _escaped(path: str) -> str:
 def _provide_distinct(connection: duckdb.DuckDBPyConnection) -> None:
     """Let a connection know the function for values of `CountDistinct`."""
     find = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
-    if connection.execute(find, [DISTINCT]).fetchone() is None:
+    if not connection.execute(find, [DISTINCT]).fetchall():
         connection.create_function(DISTINCT, estimate, ["BLOB[]"], "BIGINT")
 
 

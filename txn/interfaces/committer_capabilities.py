@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from txn.attempts import TransactionAttempt
 from txn.changes import TableShape
@@ -12,7 +12,7 @@ from txn.interfaces.committer import Committer, StoredRows
 from txn.interfaces.publication import Prepared, Publication, Staged, TablePublication
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "KeepsGenerations",
     "KeepsOwnLog",
     "MaintainsTable",
+    "ReadableTable",
     "ReadsAsOf",
     "RecallsRows",
     "ReportsChanges",
@@ -259,6 +260,27 @@ class RecallsRows(Protocol):
 
         Called on any thread; `txid` is committed.
         """
+
+
+@runtime_checkable
+class ReadableTable(Protocol):
+    """A table, not its committer, that readers see as of a txid: keys and values, or rows."""
+
+    def frame_as_of(self, spark: SparkSession, txid: int) -> DataFrame:
+        """Return them as a DataFrame of Spark."""
+
+    def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
+        """Return DuckDB's query for them; None: as of the newest version."""
+
+    def to_duckdb(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """Return them as a relation of DuckDB."""
 
 
 def reporting_changes(committer: Committer) -> ReportsChanges:

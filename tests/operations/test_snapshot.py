@@ -1,0 +1,136 @@
+"""All tables of a topology as of one txid, with Spark and without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import txn
+from committers.aggregates import Avg, Count, CountDistinct, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology, TopologyConfig
+from txn.cli.app import cli
+from txn.errors import TopologyError
+from txn.testing import MemoryNodes, run_in_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = ([("a", 1), ("b", 2)], [("a", 3)], [("c", 4)], [("a", 5)])
+OTHERS = ([("x", 1)],)
+"""A stream that is caught up after the first txid: its table is not written any more."""
+
+
+def topology(warehouse: Path) -> Topology:
+    """Two states and the rows of one stream, and the rows of another."""
+    made = Topology("shop", TopologyConfig(max_spout_pending=1))
+    sales = made.stream("sales", MemoryTransactionalSpout(ROWS, "k string, v int"))
+    sales.partition_persist(AppendTable(warehouse / "rows"))
+    for layout in ("upsert", "log"):
+        table = StateTable(warehouse / layout, layout=layout)
+        values: dict[str, Any] = {"n": Count(), "total": Sum("v"), "mean": Avg("v")}
+        values["different"] = CountDistinct("v")
+        sales.group_by("k").persistent_aggregate(table, **values)
+    others = made.stream("others", MemoryTransactionalSpout(OTHERS, "k string, v int"))
+    others.partition_persist(AppendTable(warehouse / "others"))
+    return made
+
+
+def expected(txid: int) -> list[tuple[Any, ...]]:
+    """Key, rows, total, mean and different values as of a txid."""
+    values: dict[str, list[int]] = {}
+    for key, value in (row for batch in ROWS[:txid] for row in batch):
+        values.setdefault(key, []).append(value)
+    return sorted(
+        (key, len(some), sum(some), sum(some) / len(some), len(set(some)))
+        for key, some in values.items()
+    )
+
+
+@pytest.fixture
+def shop(spark: SparkSession, warehouse: Path) -> Topology:
+    """The topology, caught up."""
+    made = topology(warehouse)
+    run_in_memory(made, spark, MemoryNodes())
+    return made
+
+
+@pytest.mark.parametrize("txid", ["newest", 2])
+@pytest.mark.parametrize("engine", ["spark", "duckdb"])
+def test_all_tables_are_as_of_one_txid(
+    spark: SparkSession, shop: Topology, engine: str, txid: Any
+) -> None:
+    """Rows and totals are those of the same txid, also of a table that it did not write."""
+    seen = txn.snapshot(spark if engine == "spark" else None, shop, txid)
+    at = 4 if txid == "newest" else txid
+    assert (seen.topology, seen.txid, set(seen)) == (
+        "shop",
+        at,
+        {"rows", "upsert", "log", "others"},
+    )
+
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        result = seen.sql(query)
+        found = result.collect() if engine == "spark" else result.fetchall()
+        return sorted(tuple(row) for row in found)
+
+    for layout in ("upsert", "log"):
+        assert rows(f"SELECT k, n, total, mean, different FROM {layout}") == expected(at)
+    told = {(k, v, n) for n, batch in enumerate(ROWS[:at], 1) for k, v in batch}
+    assert rows("SELECT k, v, txid FROM rows") == sorted(told)
+    assert rows("SELECT k, v FROM others") == [("x", 1)]
+
+
+def test_a_txid_that_is_not_committed_is_refused(shop: Topology, warehouse: Path) -> None:
+    """The error says how far the topology is."""
+    for txid in (0, 5):
+        with pytest.raises(
+            TopologyError, match=f"has not committed txid {txid}: the newest one is 4"
+        ):
+            txn.snapshot(None, shop, txid)
+    with pytest.raises(TopologyError, match="has not committed anything yet"):
+        txn.snapshot(None, Topology("empty"))
+
+
+PROGRAM = """
+from pathlib import Path
+from tests.operations.test_snapshot import topology
+shop = topology(Path({warehouse!r}))
+"""
+"""As a user has it in a file."""
+
+
+def test_tables_are_asked_from_the_command_line(
+    shop: Topology, warehouse: Path, tmp_path: Path
+) -> None:
+    """`txn open` and `txn sql` need the program, or ZooKeeper, and no Spark."""
+    from click.testing import CliRunner
+
+    program = tmp_path / "shop.py"
+    program.write_text(PROGRAM.format(warehouse=str(warehouse)))
+    runner = CliRunner()
+    target = f"{program}:shop"
+    asked = runner.invoke(cli, ["open", target, "SELECT sum(total) AS s FROM upsert"])
+    assert asked.exit_code == 0, asked.output
+    assert "15" in asked.output
+    typed = runner.invoke(cli, ["open", target, "--txid", "1"], input="SELECT\nmax(v) m FROM rows;")
+    assert typed.exit_code == 0, typed.output
+    assert "as of txid 1" in typed.output
+    assert " 2 " in typed.output
+    wrong = runner.invoke(cli, ["open", target, "SELECT x FROM upsert"])
+    assert wrong.exit_code == 1
+    assert "Referenced column" in wrong.output
+    printed = runner.invoke(cli, ["sql", target, "--table", "rows", "--txid", "2"])
+    assert printed.exit_code == 0, printed.output
+    code = f"import duckdb, sys; print(len(duckdb.sql({printed.output!r}).fetchall()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["3"], done.stderr
+    absent = runner.invoke(cli, ["sql", target, "--table", "nothing"])
+    assert absent.exit_code
+    assert "Its tables are log, others, rows, upsert" in absent.output

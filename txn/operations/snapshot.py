@@ -1,0 +1,213 @@
+"""All tables of a topology as of one committed txid, with Spark or without."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+from txn.errors import SetupError, TableRefusedError, TopologyError
+from txn.interfaces.committer_capabilities import ReadableTable
+from txn.operations.history import history
+from txn.operations.plugins import COMMITTERS
+from txn.operations.table_logs import opened_table, table_log
+from txn.operations.tables.topology_tables import TopologyTables, tables_of
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import SparkSession
+
+    from txn.protocol.backend import ProgressBackend
+    from txn.topology import Topology
+
+__all__ = ["Snapshot", "query_of", "snapshot"]
+
+_NEWEST = 100
+"""Of so many txids, far more than can be open, one is committed."""
+_KINDS = {"append": "append_table"}
+"""Kind of a table -> the entry point of its class; others are state tables."""
+
+
+class Snapshot(Mapping[str, Any]):
+    """Name of a table -> its rows: a DataFrame of Spark, or a relation of DuckDB.
+
+    Each is a view of that name, too: `snapshot.sql("SELECT ...")`.
+    """
+
+    def __init__(
+        self, topology: str, txid: int, paths: Mapping[str, str], session: Any, rows: Any
+    ) -> None:
+        self.topology = topology
+        self.txid = txid
+        """The txid as of which all tables are."""
+        self.paths = dict(paths)
+        """Name -> path."""
+        self._session, self._rows = session, dict(rows)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<{self.topology} as of txid {self.txid}: {', '.join(self) or 'no table'}>"
+
+    def sql(self, query: str) -> Any:
+        """Run a query over the views: a DataFrame of Spark, or a relation of DuckDB."""
+        return self._session.sql(query)
+
+
+def snapshot(
+    spark: SparkSession | None,
+    topology: Topology | str,
+    txid: int | Literal["newest"] = "newest",
+    *,
+    zookeeper: str | ProgressBackend = "embedded",
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> Snapshot:
+    """Show every table of a topology as of one committed txid. Changes nothing.
+
+    Tables that hold no row yet are left out.
+
+    Args:
+        spark: the session whose DataFrames and temporary views the tables become; None: relations
+            and views of DuckDB, without Spark and Java (`pip install 'txn-spark[reader]'`).
+        topology: the object; or a name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
+        txid: "newest": the newest one that is committed.
+        zookeeper: as for `Topology.run`, or a backend. The object needs none: a txid then counts
+            as committed if all its tables hold it.
+        connection: DuckDB's, where the views are made; None: a new one, in UTC.
+
+    Raises:
+        TopologyError: nothing is committed yet, or not as much as `txid`.
+        TableRefusedError: a table cannot be read as of the txid: its log or its files of that time
+            are gone, or it holds that txid in one version with later ones.
+        TxnError: a table or ZooKeeper is missing or cannot be read.
+    """
+    tables = _tables(topology, zookeeper)
+    committed = tables.committed or 0
+    chosen = committed if txid == "newest" else txid
+    if not 1 <= chosen <= committed:
+        newest = f"txid {txid}: the newest one is {committed}" if committed else "anything yet"
+        raise TopologyError(
+            f"Topology '{tables.topology}' has not committed {newest}.",
+            number="TXN-109",
+        )
+    readers = {
+        path: found
+        for path in tables.delta_tables
+        if (found := _reader_of(path, tables.storage_options.get(path))) is not None
+    }
+    if spark is None and connection is None:
+        connection = _connection()
+    rows: dict[str, Any] = {}
+    names = _names(list(readers))
+    for path, reader in readers.items():
+        name, at = names[path], _held(path, tables, chosen)
+        if spark is not None:
+            rows[name] = reader.frame_as_of(spark, at)
+            rows[name].createOrReplaceTempView(f"`{name}`")
+        else:
+            rows[name] = reader.to_duckdb(at, connection=connection)
+            rows[name].create_view(name)
+    by_name = {names[path]: path for path in readers}
+    return Snapshot(tables.topology, chosen, by_name, spark or connection, rows)
+
+
+def query_of(
+    topology: str, table: str, txid: int | None, *, zookeeper: str | ProgressBackend = "embedded"
+) -> str:
+    """Return DuckDB's query for a table of a topology. Changes nothing.
+
+    Args:
+        topology: its name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
+        table: the path, or the name that the table has in a `snapshot`.
+        txid: None: as of its newest version.
+
+    Raises:
+        TopologyError: there is no such table, or it holds no row yet.
+        TableRefusedError: as `snapshot`.
+        TxnError: a table or ZooKeeper is missing or cannot be read.
+    """
+    tables = tables_of(topology, zookeeper)
+    names = _names(tables.delta_tables)
+    path = next((path for path in names if table in (path, names[path])), None)
+    reader = None if path is None else _reader_of(path, tables.storage_options.get(path))
+    if reader is None:
+        known = ", ".join(sorted(names.values())) or "none"
+        why = "has no table" if path is None else "has committed no row to table"
+        raise TopologyError(
+            f"Topology '{tables.topology}' {why} '{table}'. Its tables are {known}.",
+            number="TXN-109",
+        )
+    return reader.sql(txid)
+
+
+def _reader_of(path: str, options: Mapping[str, str] | None = None) -> ReadableTable | None:
+    """The reader of a table, by the kind that its log says; None: it does not exist yet.
+
+    Raises:
+        TableRefusedError: no installed package reads such a table.
+    """
+    from txn.errors import UserError
+
+    try:
+        properties = opened_table(path, options).metadata().configuration
+    except UserError:
+        return None
+    name = _KINDS.get(properties.get("txn.kind") or "", "state_table")
+    (entry,) = metadata.entry_points(group=COMMITTERS, name=name)
+    reader = entry.load()(path, storage_options=dict(options or {}))
+    if not isinstance(reader, ReadableTable):
+        raise TableRefusedError(f"Table {path} cannot be read as of a txid.", number="TXN-310")
+    return reader
+
+
+def _held(path: str, tables: TopologyTables, txid: int) -> int:
+    """The newest txid up to `txid` in a table's log: it may lack one that brought it no rows."""
+    log = table_log(path, tables.committers.get(path))
+    newest = next(log.publications(), None)
+    return txid if newest is None else min(txid, newest.publication.last_txid)
+
+
+def _tables(topology: Topology | str, zookeeper: str | ProgressBackend) -> TopologyTables:
+    if isinstance(topology, str):
+        tables = tables_of(topology, zookeeper)
+    else:
+        committers = {sink.name: sink.committer for sink in topology.sinks}
+        tables = TopologyTables(topology.name, tuple(committers), None, committers)
+    if tables.committed is not None or not tables.committers:
+        return tables
+    entries = history(tables.topology, tables.tables, None, _NEWEST, tables.committers)
+    committed = next((entry.txid for entry in entries if entry.committed), None)
+    return replace(tables, committed=committed)
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Path -> the last part of it; with the one before where two are the same."""
+    parts = {path: path.rstrip("/").split("/") for path in paths}
+    counts = Counter(part[-1] for part in parts.values())
+    return {
+        path: part[-1] if counts[part[-1]] == 1 else "_".join(part[-2:])
+        for path, part in parts.items()
+    }
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise SetupError(
+            "Without Spark, tables are read by DuckDB, which is not installed: "
+            "pip install 'txn-spark[reader]'.",
+            number="TXN-211",
+        ) from error
+    connection = duckdb.connect()
+    connection.sql("SET TimeZone = 'UTC'")
+    return connection
