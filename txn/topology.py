@@ -755,6 +755,12 @@ class Stream:
         joined = Join(self._node, other._node, columns, how)
         if within is None:
             return Stream(self._topology, joined)
+        if how.lower() == "cross":
+            raise TopologyError(
+                f"join() of stream '{self._node.label()}' in time cannot be how='cross': only rows "
+                "with the same keys meet. Use how='inner'.",
+                number="TXN-107",
+            )
         return self._join_in_time(
             JoinInTime.of(self._node, other._node, columns, joined.kind, within)
         )
@@ -1050,7 +1056,8 @@ class TxnState:
         if by not in self.keys:
             keys = ", ".join(self.keys) or "none"
             raise TopologyError(
-                f"{where} needs the key with the time: by={by!r} is none of its keys ({keys}).",
+                f"{where} needs the key with the time, and by={by!r} is none of its keys ({keys}). "
+                "Name the one that is a window or a timestamp; without one, add it to group_by().",
                 number="TXN-123",
             )
         harm = "late rows would change values that were final"

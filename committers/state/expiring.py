@@ -45,6 +45,8 @@ NEWEST = "txn_newest"
 BOUND = "txn_bound"
 """The time at or before which keys had ended in the txid that wrote the row, or in the first one of
 several. A view, which cannot ask the log, takes the greatest one."""
+_OLDEST = -62_135_596_800_000_000
+"""The first microsecond of the year 1."""
 _CUT, _SPAN = passing("cut"), passing("span")
 
 
@@ -70,7 +72,11 @@ class _Bound(Aggregate):
 
 
 class _Newest(_Bound):
-    """`NEWEST` of a batch. Rows without an event time are as old as a key that has just ended."""
+    """`NEWEST` of a batch.
+
+    Rows without an event time are as old as a key that has just ended; while nothing has ended, as
+    old as can be.
+    """
 
     def __init__(self, column: str, after: int) -> None:
         super().__init__(after)
@@ -81,7 +87,8 @@ class _Newest(_Bound):
         return (self._time, WATERMARK)
 
     def partial(self) -> Column:
-        return sf.coalesce(sf.max(self._time), super().partial())
+        oldest = sf.timestamp_micros(sf.lit(_OLDEST))
+        return sf.coalesce(sf.max(self._time), super().partial(), oldest)
 
     def combine(self, stored: Column, partial: Column) -> Column:
         return sf.greatest(stored, partial)

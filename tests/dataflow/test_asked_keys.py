@@ -64,6 +64,24 @@ def test_a_batch_of_many_keys_reads_all_of_a_state(
     assert rows_for(keys_of(many, ["k", "n"]), state, of_keys).count() == len(STATE)
 
 
+@pytest.mark.parametrize(("kind", "narrows"), [("bigint", True), ("string", False)])
+def test_more_keys_of_a_few_bytes_are_asked_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str, narrows: bool
+) -> None:
+    """Up to `MOST_SHORT_KEYS` go to every executor; what the state has of them does not."""
+    monkeypatch.setattr(asked_keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(asked_keys, "MOST_SHORT_KEYS", 3)
+    state = spark.range(10).selectExpr(f"CAST(id AS {kind}) AS k", "id AS v")
+    asked = state.where("v < 3").select("k")
+    seen = rows_for(asked, state, lambda wanted, _: with_keys_of(state, wanted, ["k"]))
+    assert seen.count() == (3 if narrows else 10)
+    explained = seen.crossJoin(seen)._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+    assert ("broadcast" in explained) is narrows
+    assert not explained.startswith("Join Cross, hint")
+    more = state.where("v < 4").select("k")
+    assert rows_for(more, state, lambda wanted, _: state.limit(0)).count() == 10
+
+
 def test_a_query_without_keys_reads_all_of_a_state(spark: SparkSession, state: DataFrame) -> None:
     """There is nothing to look for."""
     assert rows_for(keys_of(state, []), state, lambda *_: state.limit(0)).count() == len(STATE)

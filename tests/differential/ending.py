@@ -18,6 +18,8 @@ __all__ = ["WINDOW", "Ends", "draw_ends"]
 
 Row = dict[str, Any]
 WINDOW = "struct<start:timestamp,end:timestamp>"
+BEFORE_ALL = -(10**18)
+"""Of a row without an event time, while there is no watermark."""
 AFTER = (0, 5 * MINUTE, 10 * MINUTE, 20 * MINUTE, 60 * MINUTE)
 
 
@@ -88,4 +90,4 @@ class Ends:
             return value[1] if isinstance(value, tuple) else value
         known = [row[self.time] for row in rows if row[self.time] is not None]
         # Rows without an event time are as old as a key that has just ended.
-        return max(known) if known else None if mark is None else mark - self.after
+        return max(known) if known else BEFORE_ALL if mark is None else mark - self.after

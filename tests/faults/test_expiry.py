@@ -339,3 +339,25 @@ def test_values_may_have_the_names_of_the_rule(spark: SparkSession, warehouse: P
     assert other.read(spark).columns == ["by"]
     with pytest.raises(TopologyError, match="a state without keys has one row, which cannot end"):
         stream.persistent_aggregate(other, n=Count(), expire_after=AFTER, by="last event")
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_a_key_without_an_event_time_ends_with_the_first_watermark(
+    spark: SparkSession, warehouse: Path, layout: str
+) -> None:
+    """It is shown until then, its end is among the new values, and a later one is never shown."""
+    batches = [[("early", None), ("x", BEGIN)], [("x", BEGIN), ("late", None)], [("x", BEGIN)]]
+    made = Topology("no-times", TopologyConfig(max_spout_pending=1))
+    events = made.stream("s", MemoryTransactionalSpout(batches, "k string, at timestamp"))
+    table = StateTable(warehouse / "state", layout=layout)
+    grouped = events.watermark("at", DELAY).group_by("k")
+    state = grouped.persistent_aggregate(table, expire_after=AFTER, by="last event", n=Count())
+    state.new_values().partition_persist(AppendTable(warehouse / "changes"))
+    run_in_memory(made, spark)
+    shown = {txid: {row["k"] for row in table.read(spark, txid).collect()} for txid in (1, 2, 3)}
+    assert shown == {1: {"early", "x"}, 2: {"x"}, 3: {"x"}}
+    changes = rows_of(warehouse / "changes", "txid", "k", "n", "prev_n", key=str)
+    assert [row for row in changes if row[1] != "x"] == [
+        (1, "early", 1, None),
+        (2, "early", None, 1),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -284,6 +285,14 @@ def test_rows_of_sessions_that_are_over_leave_the_table(
             lambda s: s.watermark("at", "1 minute", late="drop").session_windows(None, "1 hour"),
             "names no column",
         ),
+        (
+            lambda s: (
+                s.watermark("at", "1 minute", late="drop")
+                .session_windows("k", "1 hour")
+                .session_windows("v", "1 hour")
+            ),
+            "cannot stand below session_windows.* a topology of its own",
+        ),
     ],
 )
 def test_what_can_have_no_sessions_is_refused(ask: Any, told: str) -> None:
@@ -327,6 +336,17 @@ def test_another_gap_is_refused_until_the_open_sessions_are_given_up(
     changed = made(2, "10 minutes", dropped_tables=tables[:1], new_tables=tables[1:])
     run_in_memory(changed, spark, nodes)
     assert rows_of(Path(tables[1]), "v") == [(2,)]
+
+    back = {"dropped_tables": tables[1:], "new_tables": tables[:1]}
+    with pytest.raises(RecoveryRefusedError, match=r"holds txid 1, but .*\(backfilled_tables"):
+        run_in_memory(made(2, "1 hour", **back), spark, nodes)
+    filled = {"dropped_tables": tables[1:], "backfilled_tables": tables[:1]}
+    with pytest.raises(TopologyError, match="move its folder away first"):
+        run_in_memory(made(2, "1 hour", **filled), spark, nodes)
+    shutil.move(tables[0], warehouse / "away")
+    rows.append([("b", 3, BEGIN + timedelta(minutes=6))])
+    run_in_memory(made(3, "1 hour", **back), spark, nodes)
+    assert rows_of(Path(tables[0]), "v") == [(3,)]
 
 
 def test_two_gaps_of_one_stream_have_tables_of_their_own(warehouse: Path) -> None:

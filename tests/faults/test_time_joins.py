@@ -294,6 +294,7 @@ def test_the_newest_row_before_is_that_of_a_query_over_everything(
             "Rename one of them",
         ),
         (lambda a, b: a.join_as_of(b, [], within="1 hour"), "names no column"),
+        (lambda a, b: a.join(b, "k", "cross", within="1 hour"), "Use how='inner'"),
     ],
 )
 def test_what_cannot_be_joined_in_time_is_refused(ask: Any, told: str) -> None:
@@ -366,3 +367,30 @@ def test_below_a_join_in_time_nothing_counts_in_event_time(warehouse: Path) -> N
     joined = one.join(other, "k", within=WITHIN)
     with pytest.raises(TopologyError, match="call theirs at, paid"):
         joined.drop_duplicates("k", within="1 hour")
+
+
+def test_what_a_join_keeps_is_not_filled_with_its_history(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """With a longer `within`, rows that have come out would come out again: it is refused."""
+    nodes = MemoryNodes()
+    rows = [[("a", 1, BEGIN)], [("a", 2, BEGIN)]]
+
+    def made(batches: int, within: timedelta, **config: Any) -> Topology:
+        topology = Topology("again", TopologyConfig(max_spout_pending=1, **config))
+        left = topology.stream("l", MemoryTransactionalSpout(rows[:batches], LEFT))
+        right = topology.stream("r", MemoryTransactionalSpout(rows[:batches], RIGHT))
+        joined = left.watermark("at", DELAY, late="drop").join(
+            right.watermark("paid", DELAY, late="drop"), "k", "left", within=within
+        )
+        joined.partition_persist(AppendTable(warehouse / "rows"))
+        return topology
+
+    former = made(1, timedelta(hours=1))
+    run_in_memory(former, spark, nodes)
+    old, new = (tuple(sink.name for sink in made(1, timedelta(hours=n)).sinks[1:]) for n in (1, 2))
+    filled = made(2, timedelta(hours=2), dropped_tables=old, backfilled_tables=new)
+    with pytest.raises(TopologyError, match="rows that have come out would come out again"):
+        run_in_memory(filled, spark, nodes)
+    run_in_memory(made(2, timedelta(hours=2), dropped_tables=old, new_tables=new), spark, nodes)
+    assert len(rows_of(warehouse / "rows", "v")) == 2

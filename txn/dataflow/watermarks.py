@@ -282,11 +282,17 @@ def require_guarded(node: Node, where: str, harm: str, *, late_too: bool = True)
         TopologyError: naming the way out.
     """
     is_older = any(one.brings_late_rows for one in node.ancestors())
-    if is_older or (late_too and not _is_guarded(node)):
+    if is_older:
+        raise TopologyError(
+            f"{where}: {harm}. It cannot stand below session_windows(), final_values(), a join in "
+            "time, or new_values() of keys that end: their rows may be older than the watermark. "
+            "Put these rows into a table, and read it by a DeltaSpout in a topology of its own.",
+            number="TXN-123",
+        )
+    if late_too and not _is_guarded(node):
         raise TopologyError(
             f"{where}: {harm}. Give each stream behind it a watermark with late='drop' or "
-            "late='set_aside'. It cannot stand below session_windows(), final_values(), a join in "
-            "time, or new_values() of keys that end: their rows may be older than the watermark.",
+            "late='set_aside'.",
             number="TXN-123",
         )
 
@@ -309,7 +315,8 @@ def microseconds(value: object, what: str) -> int:
     if found is None or found < 0:
         name = what.rpartition(" ")[2]
         raise TopologyError(
-            f"{where} is no duration. Write for example {name}='10 minutes', or a timedelta.",
+            f"{where} is no duration. Write for example {name}='10 minutes', or a timedelta. Units "
+            "are seconds, minutes, hours, days and weeks.",
             number="TXN-123",
         )
     if found > _LONGEST:

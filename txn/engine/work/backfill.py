@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink, StateQuery, TableValues
+from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import Repeats
 from txn.dataflow.sessions import Sessions
 from txn.dataflow.stages import code_above
@@ -48,6 +49,16 @@ def require_refillable(sink: Sink) -> None:
     Raises:
         TopologyError: naming the part of its stream that reads a state.
     """
+    if isinstance(sink.parent, Kept):
+        owner = sink.parent.owner
+        raise TopologyError(
+            f"Table '{sink.name}' cannot be filled with its history: it has what {owner.operation} "
+            f"of stream '{owner.label()}' keeps for later txids, and rows that have come out would "
+            "come out again. Leave it out of backfilled_tables, and name it in new_tables: it then "
+            "begins with the next txid. If there is a table from an earlier time, move its folder "
+            "away first.",
+            number="TXN-809",
+        )
     for node in sink.parent.ancestors():
         if isinstance(node, TableValues | StateQuery | Repeats | JoinInTime | Sessions):
             what = "a state" if isinstance(node, TableValues | StateQuery) else "earlier txids"
