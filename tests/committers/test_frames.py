@@ -89,7 +89,9 @@ def as_spark(driver: Any) -> Any:
 def test_every_aggregate_reads_the_same_without_spark(
     driver: Any, as_spark: Any, warehouse: Path, layout: str, part: int
 ) -> None:
-    """Value for value and type for type, as of several txids."""
+    """A reader without Spark sees of each table, as of each txid, value for value and type for type
+    what `StateTable.read` shows.
+    """
     schema = "k string, o bigint, " + ", ".join(f"{column_of(kind)} {kind}" for kind in ALL)
     values = dict([*values_of_everything().items()][part::3])
     state = StateTable(warehouse / "state", "transactional", layout=layout, buckets=2)

@@ -50,7 +50,7 @@ def follow(found: list[tuple[str, str]], folder: Path) -> tuple[Path, int]:
             folder, printed = Path(place), "\n".join(said)
         elif kind.startswith("python "):
             (folder / kind.removeprefix("python ")).write_text(text)
-        elif text.startswith("+--"):
+        elif kind == "text" or text.startswith("+--"):
             assert text.strip() in printed
             compared += 1
     return folder, compared
@@ -60,6 +60,11 @@ def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
     """From `txn new` to a job that was killed and goes on: each table that is shown is printed."""
     before = blocks("first-hour.md")[: -len(blocks("first-hour.md", OWN_FILES))]
     assert follow(before, tmp_path) == (tmp_path / "sales", 2)
+
+
+def test_tables_are_read_without_spark_as_the_page_says(tmp_path: Path) -> None:
+    """Frames, a snapshot and the command line, over the tables of the first hour."""
+    assert follow(blocks("reading.md"), tmp_path) == (tmp_path / "sales", 2)
 
 
 def test_files_of_ones_own_go_as_the_page_says(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def shop(spark: SparkSession, warehouse: Path) -> Topology:
 def test_all_tables_are_as_of_one_txid(
     spark: SparkSession, shop: Topology, engine: str, txid: Any
 ) -> None:
-    """Rows and totals are those of the same txid, also of a table that it did not write."""
+    """All tables of a snapshot are as of one committed txid."""
     seen = txn.snapshot(spark if engine == "spark" else None, shop, txid)
     at = 4 if txid == "newest" else txid
     assert (seen.topology, seen.txid, set(seen)) == (

@@ -38,7 +38,7 @@ SHIPPED = {
     "spouts.memory:MemoryTransactionalSpout": "ChecksReplays CountsRows ReportsLag",
     "spouts.rate:RateSpout": "CountsRows ReportsLag SizesBatches",
     "spouts.reader:ReaderSpout": "ReportsLag",
-    "committers.append_table:AppendTable": f"{TABLE} HoldsRows KeepsBeside",
+    "committers.append_table:AppendTable": f"{TABLE} HoldsRows KeepsBeside ReadableTable",
     "committers.kept_rows:KeptRows": f"{TABLE} MaintainsTable RecallsRows",
     "committers.log_layout.committer:LogCommitter": f"{STATE} DescribesState MaintainsTable "
     "RecallsRows",

@@ -23,7 +23,7 @@ from txn.topology import GroupedStream, Stream, TxnState
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = {
-    "txn": "FailedException Topology TopologyConfig TransactionAttempt",
+    "txn": "FailedException Topology TopologyConfig TransactionAttempt history snapshot",
     "txn.acker": "Acker Outcome RotatingMap Status",
     "txn.attempts": "TransactionAttempt",
     "txn.cli": "main",

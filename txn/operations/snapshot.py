@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-from txn.errors import SetupError, TableRefusedError, TopologyError
+from txn.errors import SetupError, TopologyError, UserError
 from txn.interfaces.committer_capabilities import ReadableTable
 from txn.operations.history import history
 from txn.operations.plugins import COMMITTERS
@@ -26,8 +26,13 @@ __all__ = ["Snapshot", "query_of", "snapshot"]
 
 _NEWEST = 100
 """Of so many txids, far more than can be open, one is committed."""
-_KINDS = {"append": "append_table"}
-"""Kind of a table -> the entry point of its class; others are state tables."""
+_KINDS = {
+    "append": "append_table",
+    "upsert": "state_table",
+    "log": "state_table",
+    "log-with-removal": "state_table",
+}
+"""Kind of a table -> the entry point of its class."""
 
 
 class Snapshot(Mapping[str, Any]):
@@ -37,13 +42,21 @@ class Snapshot(Mapping[str, Any]):
     """
 
     def __init__(
-        self, topology: str, txid: int, paths: Mapping[str, str], session: Any, rows: Any
+        self,
+        topology: str,
+        txid: int,
+        paths: Mapping[str, str],
+        left_out: Sequence[str],
+        session: Any,
+        rows: Mapping[str, Any],
     ) -> None:
         self.topology = topology
         self.txid = txid
         """The txid as of which all tables are."""
         self.paths = dict(paths)
         """Name -> path."""
+        self.left_out = tuple(left_out)
+        """Paths of tables that hold nothing yet, or are not of this package's kinds."""
         self._session, self._rows = session, dict(rows)
 
     def __getitem__(self, name: str) -> Any:
@@ -56,7 +69,8 @@ class Snapshot(Mapping[str, Any]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"<{self.topology} as of txid {self.txid}: {', '.join(self) or 'no table'}>"
+        without = f"; without {', '.join(self.left_out)}" if self.left_out else ""
+        return f"<{self.topology} as of txid {self.txid}: {', '.join(self) or 'no table'}{without}>"
 
     def sql(self, query: str) -> Any:
         """Run a query over the views: a DataFrame of Spark, or a relation of DuckDB."""
@@ -73,7 +87,7 @@ def snapshot(
 ) -> Snapshot:
     """Show every table of a topology as of one committed txid. Changes nothing.
 
-    Tables that hold no row yet are left out.
+    Tables that hold nothing yet, and those of other packages, are `left_out`.
 
     Args:
         spark: the session whose DataFrames and temporary views the tables become; None: relations
@@ -117,7 +131,8 @@ def snapshot(
             rows[name] = reader.to_duckdb(at, connection=connection)
             rows[name].create_view(name)
     by_name = {names[path]: path for path in readers}
-    return Snapshot(tables.topology, chosen, by_name, spark or connection, rows)
+    left_out = [path for path in tables.tables if path not in readers]
+    return Snapshot(tables.topology, chosen, by_name, left_out, spark or connection, rows)
 
 
 def query_of(
@@ -141,7 +156,7 @@ def query_of(
     reader = None if path is None else _reader_of(path, tables.storage_options.get(path))
     if reader is None:
         known = ", ".join(sorted(names.values())) or "none"
-        why = "has no table" if path is None else "has committed no row to table"
+        why = "has no table" if path is None else "has nothing that can be read in table"
         raise TopologyError(
             f"Topology '{tables.topology}' {why} '{table}'. Its tables are {known}.",
             number="TXN-109",
@@ -150,22 +165,16 @@ def query_of(
 
 
 def _reader_of(path: str, options: Mapping[str, str] | None = None) -> ReadableTable | None:
-    """The reader of a table, by the kind that its log says; None: it does not exist yet.
-
-    Raises:
-        TableRefusedError: no installed package reads such a table.
-    """
-    from txn.errors import UserError
-
+    """The reader of a table, by its kind; None: it does not exist, or has another kind."""
     try:
         properties = opened_table(path, options).metadata().configuration
     except UserError:
         return None
-    name = _KINDS.get(properties.get("txn.kind") or "", "state_table")
+    name = _KINDS.get(properties.get("txn.kind") or "")
+    if name is None:
+        return None
     (entry,) = metadata.entry_points(group=COMMITTERS, name=name)
-    reader = entry.load()(path, storage_options=dict(options or {}))
-    if not isinstance(reader, ReadableTable):
-        raise TableRefusedError(f"Table {path} cannot be read as of a txid.", number="TXN-310")
+    reader: ReadableTable = entry.load()(path, storage_options=dict(options or {}))
     return reader
 
 

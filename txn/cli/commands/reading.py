@@ -55,6 +55,8 @@ def open_command(name: str, query: str | None, txid: int | None, zookeeper: str)
     click.echo(f"Topology '{tables.topology}' as of txid {tables.txid}:", err=True)
     for view, path in tables.paths.items():
         click.echo(f"  {view}    {path}", err=True)
+    for path in tables.left_out:
+        click.echo(f"  left out: {path} (nothing yet, or of another package)", err=True)
     click.echo("One statement after the other, each with a ';' at its end. Ctrl-D ends.", err=True)
     for statement in _statements():
         try:
