@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import dataset
+
 from committers.publishing.files import load_files
 from committers.reading.aggregate_sql import DISTINCT
+from committers.reading.changes import changes_sql
 from committers.reading.query import ShownSql, rows_sql
 from committers.reading.sketches import estimate
+from committers.reading.types import quoted
 from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.versions import version_of, watermark_at
@@ -63,8 +67,33 @@ class _Loaded:
         return cls(storage, table, columns, shape, txid)
 
     def paths(self) -> list[str]:
-        """Its files: absolute paths, or URIs."""
-        return sorted(self.storage.url(path) for path in load_files(self.table))
+        """Its files."""
+        return sorted(load_files(self.table))
+
+    def source(
+        self, connection: duckdb.DuckDBPyConnection | None, paths: Sequence[str] | None = None
+    ) -> str:
+        """What stands after FROM for its files; empty for none.
+
+        Args:
+            connection: where the files of an object store become a view, by the credentials that
+                the table has; None: they are named.
+            paths: some of its files; None: all.
+        """
+        chosen = self.paths() if paths is None else paths
+        if connection is None or self.storage.is_local or not chosen:
+            return _listed([self.storage.url(path) for path in chosen])
+        name = f"txn_files_{uuid.uuid4().hex}"
+        files = self.table.to_pyarrow_dataset()
+        keep = set(chosen)
+        some = [f for f in files.get_fragments() if f.path.lstrip("/") in keep]
+        connection.register(name, dataset.FileSystemDataset(some, files.schema, files.format))
+        return name
+
+    @property
+    def is_rewritten(self) -> bool:
+        """True if a file that stays shows the same keys and values: no row of others meets its."""
+        return self.shape is not None and not self.shape.readers_merge and not self.shape.expiry
 
     def query(self, source: str, names: Sequence[str] | None) -> str:
         """The SQL of some columns; None: all.
@@ -103,7 +132,7 @@ class Frames(ABC):
                 aggregate of the user's own that shows another value than it stores.
         """
         loaded = _Loaded.of(self._folder(), txid)
-        return loaded.query(_listed(loaded.paths()), columns)
+        return loaded.query(loaded.source(None), columns)
 
     def to_duckdb(
         self,
@@ -125,17 +154,55 @@ class Frames(ABC):
             TableRefusedError: as `sql`.
             SetupError: DuckDB is not installed.
         """
-        if connection is None:
-            connection = _duckdb().connect()
-            connection.sql("SET TimeZone = 'UTC'")
+        connection = _able(connection)
         loaded = _Loaded.of(self._folder(), txid)
-        _provide_distinct(connection)
-        source = _listed(loaded.paths())
-        if not loaded.storage.is_local:
-            source = f"txn_files_{uuid.uuid4().hex}"
-            connection.register(source, loaded.table.to_pyarrow_dataset())
-        relation = connection.sql(loaded.query(source, columns))
+        relation = connection.sql(loaded.query(loaded.source(connection), columns))
         return relation if where is None else relation.filter(where)
+
+    def changes(
+        self,
+        from_txid: int,
+        to_txid: int | None = None,
+        *,
+        connection: duckdb.DuckDBPyConnection | None = None,
+    ) -> duckdb.DuckDBPyRelation:
+        """What changed from one txid to another: rows with a `_change_type`.
+
+        That is "insert" for a key that is new, "delete" for one that is gone, and for one with
+        other values "update_preimage" and "update_postimage", as in Delta's change data feed. Both
+        states are compared: a key that changed and changed back is not among the rows. With
+        layout="upsert" only files that differ are read.
+
+        Args:
+            from_txid: what holds as of this txid is the state before.
+            to_txid: as of this txid; None: as of the newest version.
+            connection: where the relation lives; None: a new one, in UTC.
+
+        Raises:
+            TableRefusedError: as `sql`; or it is not a state table, or its keys have changed
+                in between.
+            SetupError: DuckDB is not installed.
+        """
+        connection = _able(connection)
+        folder = self._folder()
+        before, after = _Loaded.of(folder, from_txid), _Loaded.of(folder, to_txid)
+        if before.shape is None or after.shape is None or before.shape.keys != after.shape.keys:
+            raise TableRefusedError(
+                f"The changes of table {folder.location} from txid {from_txid} on cannot be told: "
+                "it has no keys, or other ones than then. Compare both states yourself: "
+                "to_duckdb(txid, connection=...).",
+                number="TXN-310",
+            )
+        former, present = before.paths(), after.paths()
+        if before.is_rewritten and after.is_rewritten:
+            both = set(former) & set(present)
+            former, present = (sorted(set(paths) - both) for paths in (former, present))
+        keys, values = after.shape.keys, after.shape.values
+        common = [name for name in values if name in before.shape.values]
+        then = before.query(before.source(connection, former), [*keys, *common])
+        new = "".join(f", NULL AS {quoted(name)}" for name in values if name not in common)
+        now = after.query(after.source(connection, present), None)
+        return connection.sql(changes_sql(keys, values, f"SELECT *{new} FROM ({then})", now))
 
     def to_arrow(
         self,
@@ -218,19 +285,19 @@ def _escaped(path: str) -> str:
     return literal.replace("'", "''")
 
 
-def _provide_distinct(connection: duckdb.DuckDBPyConnection) -> None:
-    """Let a connection know the function for values of `CountDistinct`."""
+def _able(connection: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyConnection:
+    """A connection, or a new one, that knows the function for values of `CountDistinct`."""
+    if connection is None:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise _missing("duckdb") from error
+        connection = duckdb.connect()
+        connection.sql("SET TimeZone = 'UTC'")
     find = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
     if not connection.execute(find, [DISTINCT]).fetchall():
         connection.create_function(DISTINCT, estimate, ["BLOB[]"], "BIGINT")
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ImportError as error:
-        raise _missing("duckdb") from error
-    return duckdb
+    return connection
 
 
 def _missing(library: str) -> SetupError:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from committers import aggregates as agg
 from committers.append_table import AppendTable
+from committers.reading import frames
 from committers.state_table import StateTable
 from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
 from tests.committers.aggregates.test_types import ALL, batches, column_of
@@ -194,3 +196,63 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, warehouse: 
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(SetupError, match=r"pip install 'txn-spark\[reader\]'"):
         StateTable(warehouse / "state").to_arrow()
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_changes_are_the_difference_of_two_txids(
+    driver: Any, warehouse: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that come, go and change are those of both states; an upsert table reads only files that
+    differ.
+    """
+    schema = "k string, f double, v int"
+    state = StateTable(warehouse / "state", layout=layout, buckets=4, remove_where="n = 0")
+    values = {"n": agg.Sum("v"), "last": agg.Last("v", "f")}
+    committer = driver.open(state.bind(["k", "f"], values), schema)
+    nan = math.nan
+    batches = (
+        [("a", 1.0, 1), ("b", nan, 2), (None, 0.5, 3), ("e", 1.0, 1)],
+        [("a", 1.0, -1), ("b", nan, None), ("c", None, 4)],
+        [("a", 1.0, 7), (None, 0.5, 1)],
+        [("c", None, -4)],
+    )
+    for txid, batch in enumerate(batches, 1):
+        driver.commit(committer, driver.frame(batch, schema), txid)
+    states = {n: {key_of(row): row for row in state.to_arrow(n).to_pylist()} for n in range(1, 5)}
+    for one, before in states.items():
+        for two, after in states.items():
+            kinds = {"delete": before.keys() - after.keys(), "insert": after.keys() - before.keys()}
+            met = {k for k in before.keys() & after.keys() if plain(before[k]) != plain(after[k])}
+            kinds |= {"update_preimage": met, "update_postimage": met}
+            due = [
+                (kind, plain((before if kind in ("delete", "update_preimage") else after)[key]))
+                for kind, keys in kinds.items()
+                for key in keys
+            ]
+            found = state.changes(one, two).to_arrow_table().to_pylist()
+            told = [(row.pop("_change_type"), plain(row)) for row in found]
+            assert sorted(map(str, told)) == sorted(map(str, due)), (one, two)
+    seen: list[str] = []
+    listed = frames._listed
+    monkeypatch.setattr(frames, "_listed", lambda paths: seen.extend(paths) or listed(paths))
+    state.changes(3, 4)
+    assert len(seen) < (4 if layout == "upsert" else 99)
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """The key of a row of `k` and `f`."""
+    return str(plain({"k": row["k"], "f": row["f"]}))
+
+
+def test_changes_of_rows_are_refused(driver: Any, warehouse: Path) -> None:
+    """A table without keys has none; the way out works."""
+    table = AppendTable(warehouse / "rows")
+    driver.open(table, "k string")
+    driver.commit(table, driver.frame([("a",)], "k string"), 1)
+    with pytest.raises(
+        TableRefusedError, match=r"has no keys.* to_duckdb\(txid, connection=\.\.\.\)"
+    ):
+        table.changes(1)
+    both = duckdb.connect()
+    one, two = (table.to_duckdb(txid, connection=both) for txid in (1, None))
+    assert one.except_(two).fetchall() == []
