@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,15 +15,18 @@ from pyarrow import dataset
 from committers.publishing.files import load_files
 from committers.reading.aggregate_sql import DISTINCT
 from committers.reading.changes import changes_sql
+from committers.reading.html import as_html
+from committers.reading.lookup import KeyLookup
 from committers.reading.query import ShownSql, rows_sql
 from committers.reading.sketches import estimate
 from committers.reading.types import quoted
 from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.versions import version_of, watermark_at
-from txn.delta.delta_rs import DeltaTable
+from txn.delta.delta_rs import DeltaError, DeltaTable
 from txn.delta.loading import load, require
-from txn.errors import SetupError, TableRefusedError
+from txn.delta.log import TableLog
+from txn.errors import SetupError, TableRefusedError, TxnError
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Frames"]
 
 _GLOB_CHARACTERS = "[*?"
+_IN_NOTEBOOK = 20
+"""The most rows that a notebook shows."""
 _HARMLESS = {"timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of tables whose files are read as others."""
 
@@ -116,6 +122,17 @@ class Frames(ABC):
     @abstractmethod
     def _folder(self) -> Storage:
         """The table's folder."""
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the first rows, with txid and age; None: as in a terminal."""
+        try:
+            folder = self._folder()
+            version = require(folder).version()
+            rows = self.to_duckdb().limit(_IN_NOTEBOOK)
+            held = next(commit for commit in TableLog(folder).backwards(version))
+            return as_html(folder.location, held, rows.columns, rows.fetchall(), time.time())
+        except (TxnError, DeltaError):
+            return None
 
     def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
         """Keys and values, or rows, as one query over the table's files, in DuckDB's SQL.
@@ -203,6 +220,30 @@ class Frames(ABC):
         new = "".join(f", NULL AS {quoted(name)}" for name in values if name not in common)
         now = after.query(after.source(connection, present), None)
         return connection.sql(changes_sql(keys, values, f"SELECT *{new} FROM ({then})", now))
+
+    def key_lookup(self) -> KeyLookup:
+        """Look up single keys of a state table in milliseconds, without Spark (`multiGet`).
+
+        It stays at the version that is the newest now, until its `refresh`.
+
+        Raises:
+            TableRefusedError: as `sql`; or it is not a state table.
+            SetupError: DuckDB is not installed.
+        """
+        connection, folder = _able(None), self._folder()
+        first = _Loaded.of(folder, None)
+        if first.shape is None:
+            raise TableRefusedError(
+                f"Table {folder.location} has rows and no keys. Use to_duckdb() with where=.",
+                number="TXN-310",
+            )
+
+        def load() -> tuple[str, int]:
+            loaded = _Loaded.of(folder, None)
+            return loaded.query(loaded.source(connection), None), loaded.table.version()
+
+        kinds = {name: first.columns[name] for name in first.shape.keys}
+        return KeyLookup(connection, load, kinds, folder.location)
 
     def to_arrow(
         self,

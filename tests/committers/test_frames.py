@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,10 +252,53 @@ def test_changes_of_rows_are_refused(driver: Any, warehouse: Path) -> None:
     table = AppendTable(warehouse / "rows")
     driver.open(table, "k string")
     driver.commit(table, driver.frame([("a",)], "k string"), 1)
-    with pytest.raises(
-        TableRefusedError, match=r"has no keys.* to_duckdb\(txid, connection=\.\.\.\)"
-    ):
+    with pytest.raises(TableRefusedError, match=r"has no keys.*connection=\.\.\."):
         table.changes(1)
     both = duckdb.connect()
     one, two = (table.to_duckdb(txid, connection=both) for txid in (1, None))
     assert one.except_(two).fetchall() == []
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_single_keys_are_looked_up_without_spark(driver: Any, warehouse: Path, layout: str) -> None:
+    """Values of one key, NULL and NaN among them, as of the version that was read last."""
+    schema = "k string, f double, at timestamp, d decimal(30,2)"
+    at = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone.utc)
+    key = ("it's", math.nan, at, Decimal("12345678901234567890.25"))
+    state = StateTable(warehouse / "state", layout=layout)
+    committer = driver.open(state.bind(["k", "f", "at", "d"], {"n": agg.Count()}), schema)
+    driver.commit(committer, driver.frame([key, (None, None, None, None)], schema), 1)
+    lookup = state.key_lookup()
+    assert lookup.get(*key) == lookup.get(None, None, None, None) == {"n": 1}
+    assert lookup.get("other", 1.0, at, Decimal(1)) is None
+    driver.commit(committer, driver.frame([key], schema), 2)
+    assert lookup.get(*key) == {"n": 1}
+    lookup.refresh()
+    assert lookup.get(*key) == {"n": 2}
+    with pytest.raises(TableRefusedError, match="whose keys are k, f, at, d"):
+        lookup.get("it's")
+
+
+def test_a_global_total_is_looked_up_without_a_key(driver: Any, warehouse: Path) -> None:
+    """It has one row; a table of rows has no key, and says what to use."""
+    total = StateTable(warehouse / "total")
+    committer = driver.open(total.bind([], {"n": agg.Count()}), "k string")
+    driver.commit(committer, driver.frame([("a",), ("b",)], "k string"), 1)
+    assert total.key_lookup().get() == {"n": 2}
+    rows = AppendTable(warehouse / "rows")
+    driver.open(rows, "k string")
+    driver.commit(rows, driver.frame([("a",)], "k string"), 1)
+    with pytest.raises(TableRefusedError, match="Use to_duckdb"):
+        rows.key_lookup()
+
+
+def test_a_notebook_shows_a_state_with_its_txid_and_age(driver: Any, warehouse: Path) -> None:
+    """As a table whose texts are escaped; before there is one, as in a terminal."""
+    state = StateTable(warehouse / "state")
+    assert state._repr_html_() is None
+    committer = driver.open(state.bind(["k"], {"n": agg.Count()}), "k string")
+    driver.commit(committer, driver.frame([("<b>",)], "k string"), 1)
+    shown = state._repr_html_()
+    assert shown is not None
+    assert re.search(r"state as of txid 1, \d+ seconds ago", shown)
+    assert "<tr><td>&lt;b&gt;</td><td>1</td></tr>" in shown

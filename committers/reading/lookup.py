@@ -1,0 +1,77 @@
+"""One key at a time, for a service that holds no Spark: each answer in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from committers.reading.types import quoted, type_text
+from txn.errors import TableRefusedError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["KeyLookup"]
+
+
+class KeyLookup:
+    """Returns the values of single keys, as of the version that it has read last. Thread-safe.
+
+    Args:
+        connection: DuckDB's.
+        load: returns the query for all keys and values, and the table's version.
+        keys: key column -> type, as in the JSON of the table's schema.
+        where: the table, for errors.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        load: Callable[[], tuple[str, int]],
+        keys: Mapping[str, Any],
+        where: str,
+    ) -> None:
+        self._connection, self._load, self._where = connection, load, where
+        self._kinds = {name: type_text(kind, name) for name, kind in keys.items()}
+        self._query, self.version = load()
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """The values of a key; None if the table lacks it.
+
+        Args:
+            key: a value for each key column, in the table's order.
+
+        Raises:
+            TableRefusedError: as many values as there are no key columns.
+        """
+        if len(key) != len(self._kinds):
+            raise TableRefusedError(
+                f"{key!r} is not a key of state table {self._where}, whose keys are "
+                f"{', '.join(self._kinds)}. Give a value for each, in this order.",
+                number="TXN-310",
+            )
+        pairs = zip(key, self._kinds.items(), strict=True)
+        conditions = [
+            f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = CAST(? AS {kind})"
+            for value, (name, kind) in pairs
+        ]
+        condition = " AND ".join(conditions) or "true"
+        given: Sequence[Any] = [value for value in key if value is not None]
+        found = self._connection.cursor().execute(
+            f"SELECT * EXCLUDE ({', '.join(map(quoted, self._kinds))}) FROM ({self._query}) "
+            f"WHERE {condition}"
+            if self._kinds
+            else self._query,
+            given,
+        )
+        names = [column[0] for column in found.description]
+        row = found.fetchone()
+        return None if row is None else dict(zip(names, row, strict=True))
+
+    def refresh(self) -> None:
+        """Go on to the newest version: reads what is new in the log.
+
+        Raises:
+            TableRefusedError: the table is gone, or cannot be read without Spark any more.
+        """
+        self._query, self.version = self._load()
