@@ -64,7 +64,7 @@ def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
 
 def test_tables_are_read_without_spark_as_the_page_says(tmp_path: Path) -> None:
     """Frames, a snapshot and the command line, over the tables of the first hour."""
-    assert follow(blocks("reading.md"), tmp_path) == (tmp_path / "sales", 2)
+    assert follow(blocks("reading.md"), tmp_path) == (tmp_path / "sales", 3)
 
 
 def test_files_of_ones_own_go_as_the_page_says(tmp_path: Path) -> None:
