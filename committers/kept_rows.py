@@ -13,6 +13,7 @@ from committers.publishing.files import ActiveFile
 from committers.rows_committer import RowsCommitter
 from committers.state.reading import TableReader
 from txn.interfaces import Semantics
+from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.spark.event_times import is_left, moment
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
@@ -20,7 +21,7 @@ from txn.spark.names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["KeptRows"]
+__all__ = ["KeptKeys", "KeptRows"]
 
 _FILES, _SHARE = 16, 0.1
 """Files of about one size that become one, and the share of the time for it (`StateTable`)."""
@@ -31,16 +32,20 @@ class KeptRows(RowsCommitter, CompactingCommitter):
 
     Args:
         keys: the columns by which rows are looked up.
-        time_column: the column with the event time.
+        time_column: the column with the event time; None: rows stay for ever.
         after: microseconds; a row that is that much behind the watermark, or more, may be removed.
+            None: none is.
     """
+
+    _in_order = True
+    """A txid looks for the rows of some span of time."""
 
     def __init__(
         self,
         path: str,
         keys: Sequence[str],
-        time_column: str,
-        after: int,
+        time_column: str | None,
+        after: int | None,
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
@@ -61,13 +66,59 @@ class KeptRows(RowsCommitter, CompactingCommitter):
         self, files: tuple[ActiveFile, ...], active: Sequence[ActiveFile], committed: int
     ) -> DataFrame:
         rows, parts = self._files_of.whole(files, self._table_schema())
+        if self._time is None or self._after is None:
+            return rows.coalesce(parts)
         at, watermark = sf.col(quoted(self._time)), self._log.watermark_as_of(committed)
         if watermark is not None:
             rows = rows.where(is_left(at, moment(watermark - self._after)))
-        # A txid looks for the rows of some span of time.
-        return rows.coalesce(parts).sortWithinPartitions(at)
+        rows = rows.coalesce(parts)
+        return rows.sortWithinPartitions(at) if self._in_order else rows
 
     def close(self) -> None:
         """Delete unpublished compactions; forget the Spark sessions."""
         super().close()
         self._files_of.close()
+
+
+class KeptKeys(KeptRows):
+    """The keys of rows that each have another one, with their event time (`FIRST_AT`).
+
+    A key that has ended and comes again is there twice, each time with a time of its own.
+
+    Args:
+        time_column: the column with the event time; None: keys stay for ever.
+        after: as of `KeptRows`.
+    """
+
+    _in_order = False
+    """A txid looks for all that have not ended."""
+
+    def __init__(
+        self,
+        path: str,
+        keys: Sequence[str],
+        time_column: str | None,
+        after: int | None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._event_time = time_column
+        kept = None if time_column is None else FIRST_AT
+        super().__init__(path, keys, kept, after, storage_options=storage_options)
+
+    def required_columns(self) -> Sequence[str]:
+        """The keys and the event time."""
+        times = () if self._event_time is None else (self._event_time,)
+        return tuple(dict.fromkeys((*self._keys, *times)))
+
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """The rows, if they have the keys and the event time."""
+        return batch if set(self.required_columns()) <= set(batch.columns) else None
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """The keys of the rows, and the event time."""
+        columns = [sf.col(quoted(key)) for key in self._keys]
+        if self._event_time is not None:
+            columns.append(sf.col(quoted(self._event_time)).alias(FIRST_AT))
+        keys = batch.select(*columns)
+        return keys if count_as is None else keys.withColumn(count_as, sf.lit(1))

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from committers.aggregates import Count, Fold, Max, identity
+from committers.aggregates import Fold, identity
 from committers.aggregates.base import named_for
 from committers.guard import parse_semantics
-from committers.kept_rows import KeptRows
+from committers.kept_rows import KeptKeys, KeptRows
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
 from committers.reading.frames import Frames
@@ -32,7 +32,6 @@ from committers.table_rows import read_table
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Expiry, Semantics, State, StoredRows
-from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class StateTable(Frames, State):
         """
         named = named_for(self.path, aggregates)
         if expiry is not None:
-            self._refuse_expiry(expiry, keys, named)
+            self._refuse_expiry(expiry, keys)
         if self.layout == "log":
             log = LogLayout(tuple(keys), named, self.remove_where, expiry=expiry)
             _refuse_names(log, self.path)
@@ -182,21 +181,13 @@ class StateTable(Frames, State):
         path = f"{folder}{slash}{name}"
         if whole and time is not None and after is not None:
             return KeptRows(path, keys, time, after, storage_options=self._options)
-        table = StateTable(path, layout="log", storage_options=self._options)
-        if time is None or after is None:
-            return table.bind(keys, {"txn_seen": Count()})
-        # A key that has ended may come again: compaction then keeps the later of the two.
-        return table.bind(keys, {FIRST_AT: Max(time)}, expiry=Expiry("row", after, FIRST_AT))
+        return KeptKeys(path, keys, time, after, storage_options=self._options)
 
-    def _refuse_expiry(
-        self, expiry: Expiry, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
-    ) -> None:
-        names = {"key": tuple(keys), "row": tuple(aggregates)}.get(expiry.by)
-        if names is not None and expiry.column not in names:
-            kind = "keys" if expiry.by == "key" else "values"
+    def _refuse_expiry(self, expiry: Expiry, keys: Sequence[str]) -> None:
+        if expiry.by == "key" and expiry.column not in keys:
             raise TopologyError(
                 f"Keys of state table {self.path} cannot end by column '{expiry.column}': it is "
-                f"none of its {kind} ({', '.join(names) or 'none'}).",
+                f"none of its keys ({', '.join(keys) or 'none'}).",
                 number="TXN-123",
             )
         if self.semantics is Semantics.NON_TRANSACTIONAL:

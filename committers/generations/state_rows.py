@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.aggregates.fold import Fold
@@ -89,11 +88,7 @@ def _former_layout(
             aggregates[old] = aggregate
     staying = [entry for entry in listed if entry[0] in aggregates]
     described = {**properties, "txn.values": json.dumps(staying)}
-    former = shape_of(described, table, aggregates)
-    expiry = former.expiry
-    if expiry is not None and expiry.by == "row" and expiry.column not in former.stored:
-        return replace(former, expiry=None)  # what rows ended by goes with the rule
-    return former
+    return shape_of(described, table, aggregates)
 
 
 def _require_partials(former: StateShape, layout: StateShape, *, merges: bool, table: str) -> None:

@@ -99,7 +99,7 @@ class _Newest(_Bound):
 
 def hidden_values(expiry: Expiry | None) -> Mapping[str, Aggregate]:
     """The values of a state that no reader sees: column -> aggregate."""
-    if expiry is None or expiry.by == "row":
+    if expiry is None:
         return {}
     bound = {BOUND: _Bound(expiry.after)}
     if expiry.by != "last event":

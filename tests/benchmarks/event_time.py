@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.event_time duplicates|join|sessions [--rows N] [--rounds 1]
     python -m tests.benchmarks.event_time ends [--keys N]
-    python -m tests.benchmarks.event_time rest [--txids N]
+    python -m tests.benchmarks.event_time rest [--txids N] [--plot FILE.svg]
 
 - duplicates: events of which each id comes twice on average; all ids stay known.
 - join: orders and payments within an hour of each other, half of which match.
@@ -201,6 +201,13 @@ def ends(folder: Path, keys: int, *, with_rule: bool) -> dict[str, Any]:
 
 # --- tables at rest ------------------------------------------------------------------------------
 
+LABELS = {
+    "keys": "keys of the last hour (drop_duplicates)",
+    "sessions": "rows of open sessions",
+    "log": "users of the last hour, log",
+    "upsert": "users of the last hour, upsert",
+}
+
 
 def rest(folder: Path, txids: int) -> dict[str, Any]:
     """Run a program that keeps all kinds of state in event time; bytes of its tables by txid."""
@@ -239,6 +246,23 @@ def rest(folder: Path, txids: int) -> dict[str, Any]:
     return {"every": txids // 40, "bytes": sizes}
 
 
+def plot(told: Mapping[str, Any], file: Path) -> None:
+    """Draw the bytes of each table over txids."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    mpl.rcParams |= {"svg.hashsalt": "at rest", "font.size": 9}
+    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    for name, sizes in told["bytes"].items():
+        txids = [told["every"] * (n + 1) for n in range(len(sizes))]
+        axes.plot(txids, [size / 1e6 for size in sizes], label=LABELS[name])
+    axes.set(xlabel="txid", ylabel="MB", yscale="log", xlim=(0, txids[-1]))
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    figure.savefig(file, metadata={"Date": None})
+
+
 def _active_bytes(table: Path) -> int:
     from deltalake import DeltaTable
 
@@ -260,6 +284,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--txids", type=int, default=2_000)
+    parser.add_argument("--plot", type=Path, help="a file for the picture of `rest`")
     parser.add_argument("--one", help="a contender; for a process of its own")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
@@ -267,7 +292,10 @@ def main() -> None:
         print(json.dumps(_one(options)))
         return
     with tempfile.TemporaryDirectory(prefix="event-time-") as scratch:
-        print(json.dumps(_all(options, Path(scratch)), indent=1))
+        told = _all(options, Path(scratch))
+    print(json.dumps(told, indent=1))
+    if options.plot is not None:
+        plot(told["ours"][0], options.plot)
 
 
 def _one(options: argparse.Namespace) -> dict[str, Any]:

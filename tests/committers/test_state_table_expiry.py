@@ -103,27 +103,6 @@ def world(driver: Any, warehouse: Path) -> World:
     return World(driver, warehouse / "t")
 
 
-def test_each_stored_row_ends_by_its_own_value(world: World) -> None:
-    """A key that has ended and comes again has the new row's value, also after a compaction, which
-    drops what had ended as of the committed txid, and nothing else.
-    """
-    world.start(Expiry("row", 10 * MINUTE, "at"))
-    world.commit(0, ("a", 1), ("b", 5))
-    world.commit(11, ("c", 12), ("a", 13))
-    assert world.shown() == {"a": 13, "b": 5, "c": 12}
-    world.commit(16)
-    assert world.shown() == {"a": 13, "c": 12}
-    world.compact(2)
-    assert world.stored() == ["a", "b", "c"]
-    assert world.shown() == {"a": 13, "c": 12}
-    assert world.shown(2) == {"a": 13, "b": 5, "c": 12}
-    world.commit(16, ("d", 14))
-    world.compact(4)
-    assert world.stored() == ["a", "c", "d"]
-    world.commit(90)
-    assert world.shown() == {}
-
-
 LAST = Expiry("last event", 10 * MINUTE, "at")
 
 
@@ -233,8 +212,6 @@ def test_a_rule_that_a_state_cannot_have_is_refused(driver: Any, warehouse: Path
     """A column that the table lacks, one that is no time, and replays that are applied again."""
     columns = f"{SCHEMA}, {WATERMARK} bigint"
     state = StateTable(warehouse / "ids", layout="log")
-    with pytest.raises(TopologyError, match=r"by column 'x': it is none of its values \(n\)"):
-        state.bind(["k"], {"n": Count()}, expiry=Expiry("row", MINUTE, "x"))
     with pytest.raises(TopologyError, match=r"by column 'n': it is none of its keys \(k\)"):
         state.bind(["k"], {"n": Count()}, expiry=Expiry("key", MINUTE, "n"))
     wrong = state.bind(["k"], {"n": Count()}, expiry=Expiry("key", MINUTE, "k"))

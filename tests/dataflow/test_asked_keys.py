@@ -44,9 +44,13 @@ def test_only_rows_of_the_keys_of_a_batch_are_read(
         return with_keys_of(state, wanted, ["k", "n"], has_null=has_null)
 
     rows = spark.createDataFrame(batch, "k string, n int")
-    seen = rows_for(keys_of(rows, ["k", "n"]), state, of_keys)
+    keys = keys_of(rows, ["k", "n"])
+    seen = rows_for(keys, state, of_keys)
     assert sorted(row.v for row in seen.collect()) == found
     assert asked == [(sorted(set(batch), key=str), any(None in key for key in batch))]
+    again = rows_for(keys, state, of_keys, may_repeat=True)
+    assert sorted(row.v for row in again.collect()) == found
+    assert asked[1][0] == sorted(batch, key=str)
 
 
 def test_a_batch_of_many_keys_reads_all_of_a_state(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
@@ -220,7 +221,7 @@ def test_a_longer_duration_counts_from_the_newest_first_row(
 
     run([], WITHIN)
     run([(f"k{n}", n, _at(31)) for n in range(16)], hour)
-    assert [k for (k,) in rows_of(warehouse / "once_s_keys_k", "k")].count("a") == 1
+    assert len(DeltaTable(str(warehouse / "once_s_keys_k")).file_uris()) < 10
     run([("c", 4, _at(72)), ("a", 5, _at(70))], hour)
     assert [v for k, v in rows_of(warehouse / "rows", "k", "v") if k == "a"] == [1, 3]
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 __all__ = ["EndsBy", "Expiry"]
 
-EndsBy = Literal["key", "window end", "last event", "row"]
+EndsBy = Literal["key", "window end", "last event"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,11 @@ class Expiry:
 
     by: EndsBy
     """The time of a key. "key": one of its columns, a timestamp, or a window, whose end counts.
-    "window end": the end of its only window. "last event": the newest event time of its rows.
-    "row": not the key, but each stored row ends, by a value of its own (layout="log")."""
+    "window end": the end of its only window. "last event": the newest event time of its rows."""
     after: int
     """Microseconds."""
     column: str = ""
-    """The key, the column of the rows with the event time, or the value; none for "window end"."""
+    """The key, or the column of the rows with the event time; none for "window end"."""
 
     def bound(self, watermark: int) -> int:
         """Return the time at or before which a key has ended; microseconds since 1970, UTC."""

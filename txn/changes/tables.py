@@ -282,9 +282,8 @@ class _Comparison:
             is_known = _NEWEST in {*self._stored.former, *(self._stored.columns or ())}
             goes = after is not None and after.by == "last event" and is_known
         else:
-            # Rows of keys that have ended are in files still, and would come back. That does no
-            # harm to the keys of drop_duplicates, which it has seen.
-            longer = after is not None and after.after > before.after and before.by != "row"
+            # Rows of keys that have ended are in files still, and would come back.
+            longer = after is not None and after.after > before.after
             goes = not is_same or longer
         yield self._rebuild(what) if goes else self._next(what)
 

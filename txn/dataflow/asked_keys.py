@@ -22,20 +22,26 @@ MOST_SHORT_KEYS = 1_000_000
 
 
 def keys_of(batch: DataFrame, on: Sequence[str]) -> DataFrame:
-    """The keys of a batch, each once.
+    """The keys of a batch, as often as they come.
 
     Args:
         batch: rows that do not change when they are read again, together with the result.
         on: its columns with the names of the state's keys.
     """
-    return batch.select(*(sf.col(quoted(name)) for name in dict.fromkeys(on))).distinct()
+    return batch.select(*(sf.col(quoted(name)) for name in dict.fromkeys(on)))
 
 
-def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFrame:
+def rows_for(
+    keys: DataFrame, state: DataFrame, of_keys: KeysReader, *, may_repeat: bool = False
+) -> DataFrame:
     """The rows of a state with these keys if the keys are few; else all rows.
 
-    A job counts the keys first: Spark does not know the size of most sources, and would sort all of
-    the state to join it with a batch of any size.
+    A job counts first: Spark does not know the size of most sources, and would sort all of the
+    state to join it with a batch of any size. Only of many rows are the different keys counted.
+
+    Args:
+        keys: `keys_of` the batch.
+        may_repeat: `of_keys` takes keys several times, which saves a sort.
     """
     names = keys.columns
     if not names:
@@ -43,9 +49,13 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
     nulls = (sf.col(quoted(name)).isNull() for name in names)
     is_null = functools.reduce(lambda one, other: one | other, nulls)
     ((count, has_null),) = keys.agg(sf.count(sf.lit(1)), sf.bool_or(is_null)).collect()
-    if count > (MOST_SHORT_KEYS if _are_short(keys.schema) else MOST_KEYS):
+    most = MOST_SHORT_KEYS if _are_short(keys.schema) else MOST_KEYS
+    once = keys.distinct()
+    if count > most:
+        keys, count = once, once.count()
+    if count > most:
         return state
-    rows = of_keys(sf.broadcast(keys), bool(has_null))
+    rows = of_keys(sf.broadcast(keys if may_repeat else once), bool(has_null))
     if rows is None:
         return state
     values = [field for field in rows.schema if field.name not in names]

@@ -332,14 +332,18 @@ class Evaluation:
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
-        rows, stored = self._narrowed(node.parent, node.on, rows, state)
+        rows, stored = self._narrowed(node.parent, node.on, rows, state, recalled=False)
         frame = explain(node, lambda: node.compute([rows.frame, stored]))
         return replace(rows, frame=frame)
 
     def _narrowed(
-        self, asking: Node, on: Sequence[str], rows: Rows, state: StoredRows
+        self, asking: Node, on: Sequence[str], rows: Rows, state: StoredRows, *, recalled: bool
     ) -> tuple[Rows, DataFrame]:
-        """(the rows of a stream, the stored rows: of a large state only those that it asks for)."""
+        """(the rows of a stream, the stored rows: of a large state only those that it asks for).
+
+        Args:
+            recalled: `state` is what `RecallsRows` returns.
+        """
         if state.of_keys is None or rows.empty:
             return rows, state.rows
         # Jobs run here; their errors are not those of the query.
@@ -347,7 +351,7 @@ class Evaluation:
             rows = self._share_rows(asking)
             self.compute_shared()
             keys = explain(asking, lambda: keys_of(rows.frame, on))
-            return rows, rows_for(keys, state.rows, state.of_keys)
+            return rows, rows_for(keys, state.rows, state.of_keys, may_repeat=recalled)
 
     def _join_in_time(self, node: JoinInTime) -> Result:
         sides = [self.rows(parent) for parent in node.parents]
@@ -361,7 +365,9 @@ class Evaluation:
             if one is not None and isinstance(other, Rows) and not other.empty:
                 # The rows of the other side are shared from now on.
                 asking = node.parents[1 - side]
-                sides[1 - side], asked[side] = self._narrowed(asking, node.on, other, one)
+                sides[1 - side], asked[side] = self._narrowed(
+                    asking, node.on, other, one, recalled=True
+                )
         new: list[DataFrame] = []
         for rows, one in zip(sides, kept, strict=True):
             if isinstance(rows, Rows):
@@ -398,7 +404,7 @@ class Evaluation:
         state = self.recall(node, 0)
         if isinstance(state, Unknown):
             return replace(rows, frame=explain(node, lambda: node.marked(rows.frame)))
-        rows, stored = self._narrowed(node.parent, node.keys, rows, state)
+        rows, stored = self._narrowed(node.parent, node.keys, rows, state, recalled=True)
         whole = state.of_keys is not None and stored is state.rows
         kept = node.kept_keys(stored, self.watermark, rows.frame if whole else None)
         return replace(rows, frame=explain(node, lambda: node.marked(rows.frame, kept)))

@@ -23,7 +23,7 @@ from txn.dataflow.watermarks import (
 from txn.errors import TopologyError
 from txn.interfaces.committer_capabilities import FIRST_AT
 from txn.spark.event_times import is_left, moment
-from txn.spark.keys import joined_by_key, with_keys_of
+from txn.spark.keys import with_keys_of
 from txn.spark.lazy import sf
 from txn.spark.names import passing, quoted
 from txn.spark.ordering import orderable
@@ -36,7 +36,7 @@ __all__ = ["NoRepeat", "Repeats"]
 _MARK = "txn_repeat"
 """The column of `Repeats` that tells whether a row repeats an earlier one."""
 _KNOWN = passing("known")
-"""A column that is true for the keys of earlier txids, while they are compared."""
+"""A column that is true for the keys of earlier txids, while rows are compared with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Repeats(Derived):
     def kept_keys(
         self, stored: DataFrame, watermark: int | None, asked: DataFrame | None
     ) -> DataFrame:
-        """The keys that a txid with this watermark compares its rows with, each once.
+        """The keys that a txid with this watermark compares its rows with.
 
         Args:
             stored: the table of keys, or its rows with the keys of the txid.
@@ -113,9 +113,7 @@ class Repeats(Derived):
         if self.within is not None and watermark is not None:
             stored = stored.where(is_left(sf.col(FIRST_AT), moment(watermark - self.within)))
         kept = stored.select(*(sf.col(quoted(key)) for key in self.keys))
-        if asked is not None:
-            kept = with_keys_of(kept, asked, self.keys)
-        return kept.distinct()
+        return kept if asked is None else with_keys_of(kept, asked, self.keys)
 
     def marked(self, rows: DataFrame, kept: DataFrame | None = None) -> DataFrame:
         """All rows with their mark.
@@ -125,14 +123,21 @@ class Repeats(Derived):
         """
         from pyspark.sql import Window
 
-        keys = (sf.col(quoted(key)) for key in self.keys)
-        same = Window.partitionBy(*keys).orderBy(*self._order(rows))
-        again = rows.withColumn(_MARK, sf.row_number().over(same) > 1)
-        if kept is None:
-            return again
-        joined = joined_by_key(again, kept, self.keys, "left", sf.lit(True).alias(_KNOWN))
-        mark = sf.col(_MARK) | sf.col(quoted(_KNOWN)).isNotNull()
-        return joined.select(*(sf.col(quoted(n)) for n in rows.columns), mark.alias(_MARK))
+        same = Window.partitionBy(*(sf.col(quoted(key)) for key in self.keys))
+        order, both = self._order(rows), rows
+        if kept is not None:
+            # A known key stands before all rows with it, so that each of them repeats it. A join
+            # would sort the rows a second time.
+            both = rows.withColumn(_KNOWN, sf.lit(False)).unionByName(
+                kept.withColumn(_KNOWN, sf.lit(True)), allowMissingColumns=True
+            )
+            order = [sf.col(quoted(_KNOWN)).desc(), *order]
+        marked = both.withColumn(_MARK, sf.row_number().over(same.orderBy(*order)) > 1)
+        if kept is not None:
+            marked = marked.where(~sf.col(quoted(_KNOWN)))
+        # A key of another type would have changed that of the union.
+        columns = (sf.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in rows.schema)
+        return marked.select(*columns, _MARK)
 
     def _order(self, rows: DataFrame) -> list[Column]:
         """What makes one row of some with the same keys the first."""

@@ -258,7 +258,7 @@ class RecallsRows(Protocol):
     def rows_as_of(self, txid: int, staged: Sequence[Staged]) -> StoredRows:
         """The rows of all txids up to `txid`, and those that were staged and not published.
 
-        Called on any thread; `txid` is committed.
+        Called on any thread; `txid` is committed. `StoredRows.of_keys` takes keys several times.
         """
 
 
