@@ -5,7 +5,7 @@ Both mirror `Aggregate.merge` and `Aggregate.result`, which are expressions of S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -47,6 +47,10 @@ __all__ = ["DISTINCT", "InSql", "in_sql"]
 
 DISTINCT = "txn_count_distinct"
 """The function of `committers.reading.sketches`: a list of sketches -> the estimate for all."""
+
+
+_ONE, _OTHER = '"txn one"', '"txn other"'
+"""Names of the query alone: no column of a Delta table has a space in its name."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,8 @@ def _exact_mean(total: str, count: str, kind: Any) -> str:
 
 def _variance(*, root: bool) -> _Maker:
     def merged(x: str) -> str:
-        far = "(b.mean - a.mean)"
-        count = "(a.count + b.count)"
-        mean = f"a.mean + {far} * b.count / {count}"
-        m2 = f"a.m2 + b.m2 + {far} * {far} * a.count * b.count / {count}"
-        both = f"{{'count': {count}, 'mean': {mean}, 'm2': {m2}}}"
         known = f"LIST({x} ORDER BY txid NULLS FIRST) FILTER (WHERE {x}.count > 0)"
-        return f"LIST_REDUCE({known}, lambda a, b: {both})"
+        return f"LIST_REDUCE({known}, lambda {_ONE}, {_OTHER}: {_both_moments(_ONE, _OTHER)})"
 
     def result(x: str) -> str:
         value = f"{x}.m2 / ({x}.count - 1)"
@@ -162,10 +161,18 @@ def _variance(*, root: bool) -> _Maker:
     return lambda _, _kind: InSql("double", result, merged)
 
 
+def _both_moments(one: str, other: str) -> str:
+    """`Variance._combine`."""
+    far, count = f"({other}.mean - {one}.mean)", f"({one}.count + {other}.count)"
+    mean = f"{one}.mean + {far} * {other}.count / {count}"
+    m2 = f"{one}.m2 + {other}.m2 + {far} * {far} * {one}.count * {other}.count / {count}"
+    return f"{{'count': {count}, 'mean': {mean}, 'm2': {m2}}}"
+
+
 def _collected(aggregate: Any, kind: Any) -> InSql:
     """The first elements of all lists, sorted; of a set each once."""
     is_set = isinstance(aggregate, CollectSet)
-    order = _order("e", element_of(kind), descending=isinstance(aggregate, LastN))
+    order = _order(_ONE, element_of(kind), descending=isinstance(aggregate, LastN))
     most = aggregate.limit if is_set else aggregate.n
 
     def merged(x: str) -> str:
@@ -174,7 +181,7 @@ def _collected(aggregate: Any, kind: Any) -> InSql:
 
     def merged_result(x: str) -> str:
         # The list of no elements is no row of UNNEST, and NULL stays NULL.
-        sorted_ = f"(SELECT LIST(e ORDER BY {order}) FROM (SELECT UNNEST({x}) AS e))"
+        sorted_ = f"(SELECT LIST({_ONE} ORDER BY {order}) FROM (SELECT UNNEST({x}) AS {_ONE}))"
         return f"CASE WHEN {x} IS NOT NULL THEN COALESCE({sorted_}, [])[1:{most}] END"
 
     return InSql(kind, _as_stored, merged, merged_result)
@@ -200,18 +207,35 @@ def _first(x: str, kind: Any, *, descending: bool) -> str:
 
 
 def _order(x: str, kind: Any, descending: bool) -> str:
-    """How Spark orders values: NULL first, also within structs, where it is last in DuckDB."""
+    """How Spark orders values: NULL first, also within arrays and structs.
+
+    There it is last in DuckDB, whatever ORDER BY says, so each inner value follows whether it is
+    one.
+    """
     way = "DESC NULLS LAST" if descending else "ASC NULLS FIRST"
-    return ", ".join(f"{part} {way}" for part in _parts(x, kind))
+    return f"{_comparable(x, kind)} {way}"
 
 
-def _parts(x: str, kind: Any) -> Iterator[str]:
-    if isinstance(kind, str) or kind["type"] != "struct":
-        yield x
-        return
-    yield f"{x} IS NOT NULL"
-    for field in kind["fields"]:
-        yield from _parts(f"{x}.{quoted(field['name'])}", field["type"])
+def _comparable(x: str, kind: Any, depth: int = 0) -> str:
+    if isinstance(kind, str):
+        return x
+    if kind["type"] == "array":
+        one = f'"txn {depth}"'
+        inner = _inner(one, element_of(kind), depth + 1)
+        return f"LIST_TRANSFORM({x}, lambda {one}: {inner})"
+    fields = (
+        f"'{n}': {_inner(_field(x, field), field['type'], depth)}"
+        for n, field in enumerate(kind["fields"])
+    )
+    return f"CASE WHEN {x} IS NOT NULL THEN {{{', '.join(fields)}}} END"
+
+
+def _field(x: str, field: Mapping[str, Any]) -> str:
+    return f"{x}.{quoted(field['name'])}"
+
+
+def _inner(x: str, kind: Any, depth: int) -> str:
+    return f"{{'is': {x} IS NOT NULL, 'value': {_comparable(x, kind, depth)}}}"
 
 
 _IN_SQL: dict[type[Aggregate], _Maker] = {

@@ -14,7 +14,7 @@ from pyarrow import dataset
 
 from committers.publishing.files import load_files
 from committers.reading.aggregate_sql import DISTINCT
-from committers.reading.changes import changes_sql
+from committers.reading.changes import CHANGE_TYPE, changes_sql
 from committers.reading.html import as_html
 from committers.reading.lookup import KeyLookup
 from committers.reading.query import ShownSql, rows_sql
@@ -173,8 +173,12 @@ class Frames(ABC):
         """
         connection = _able(connection)
         loaded = _Loaded.of(self._folder(), txid)
-        relation = connection.sql(loaded.query(loaded.source(connection), columns))
-        return relation if where is None else relation.filter(where)
+        source = loaded.source(connection)
+        query = loaded.query(source, columns)
+        if where is None:
+            return connection.sql(query)
+        rows = connection.sql(loaded.query(source, None)).filter(where)
+        return rows if columns is None else rows.project(", ".join(map(quoted, columns)))
 
     def changes(
         self,
@@ -203,11 +207,19 @@ class Frames(ABC):
         connection = _able(connection)
         folder = self._folder()
         before, after = _Loaded.of(folder, from_txid), _Loaded.of(folder, to_txid)
-        if before.shape is None or after.shape is None or before.shape.keys != after.shape.keys:
+        keys = None if after.shape is None else after.shape.keys
+        if before.shape is None or after.shape is None or before.shape.keys != keys:
+            then = "none" if before.shape is None else ", ".join(before.shape.keys) or "none"
             raise TableRefusedError(
                 f"The changes of table {folder.location} from txid {from_txid} on cannot be told: "
-                "it has no keys, or other ones than then. Compare both states yourself: "
-                "to_duckdb(txid, connection=...).",
+                f"its keys are {', '.join(keys or ()) or 'none'}, and were {then}. Compare both "
+                "states yourself: to_duckdb(txid, connection=...).",
+                number="TXN-310",
+            )
+        if CHANGE_TYPE in (name.lower() for name in after.columns):
+            raise TableRefusedError(
+                f"Table {folder.location} has a column of the name '{CHANGE_TYPE}', which changes "
+                "have. Compare both states yourself: to_duckdb(txid, connection=...).",
                 number="TXN-310",
             )
         former, present = before.paths(), after.paths()

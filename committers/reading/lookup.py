@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from committers.reading.types import quoted, type_text
+from committers.reading.types import as_given, is_of_type, quoted, type_text
 from txn.errors import TableRefusedError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class KeyLookup:
         where: str,
     ) -> None:
         self._connection, self._load, self._where = connection, load, where
+        self._keys = dict(keys)
         self._kinds = {name: type_text(kind, name) for name, kind in keys.items()}
         self._query, self.version = load()
 
@@ -39,17 +40,22 @@ class KeyLookup:
         """The values of a key; None if the table lacks it.
 
         Args:
-            key: a value for each key column, in the table's order.
+            key: a value of the column's type for each key column, in the table's order: a dict or
+                tuple for a struct, an instant with its zone for a timestamp.
 
         Raises:
-            TableRefusedError: as many values as there are no key columns.
+            TableRefusedError: other values, which DuckDB would round or cut.
         """
-        if len(key) != len(self._kinds):
+        kinds = self._keys.values()
+        fits = len(key) == len(self._keys)
+        if not fits or not all(map(is_of_type, key, kinds)):
+            columns = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
             raise TableRefusedError(
-                f"{key!r} is not a key of state table {self._where}, whose keys are "
-                f"{', '.join(self._kinds)}. Give a value for each, in this order.",
+                f"{key!r} is not a key of state table {self._where}, whose keys are {columns}. "
+                "Give a value of its type for each, in this order; an instant with its time zone.",
                 number="TXN-310",
             )
+        key = tuple(map(as_given, key, kinds))
         pairs = zip(key, self._kinds.items(), strict=True)
         conditions = [
             f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = CAST(? AS {kind})"

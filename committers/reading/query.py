@@ -5,7 +5,7 @@ The query says in SQL what `LogLayout.shown` and `UpsertLayout.shown` say in Spa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from committers.publishing.files import BUCKET
@@ -64,12 +64,18 @@ def rows_sql(
     return f"WITH stored AS ({files_sql(columns, source)}) SELECT {shown} FROM stored{bound}"
 
 
-def require_names(names: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Refuse a column that a table does not have."""
+def require_names(names: Sequence[str], known: Sequence[str], where: str) -> None:
+    """Refuse columns that a table does not have, or that are named twice."""
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise TableRefusedError(
             f"Table {where} has no column '{unknown}'. It has {', '.join(known)}.",
+            number="TXN-310",
+        )
+    if not names or len(set(names)) < len(names):
+        raise TableRefusedError(
+            f"columns={list(names)} of table {where} names none, or one twice. Name each once; it "
+            f"has {', '.join(known)}.",
             number="TXN-310",
         )
 

@@ -252,7 +252,7 @@ def test_changes_of_rows_are_refused(driver: Any, warehouse: Path) -> None:
     table = AppendTable(warehouse / "rows")
     driver.open(table, "k string")
     driver.commit(table, driver.frame([("a",)], "k string"), 1)
-    with pytest.raises(TableRefusedError, match=r"has no keys.*connection=\.\.\."):
+    with pytest.raises(TableRefusedError, match=r"its keys are none.*connection=\.\.\."):
         table.changes(1)
     both = duckdb.connect()
     one, two = (table.to_duckdb(txid, connection=both) for txid in (1, None))
@@ -275,8 +275,15 @@ def test_single_keys_are_looked_up_without_spark(driver: Any, warehouse: Path, l
     assert lookup.get(*key) == {"n": 1}
     lookup.refresh()
     assert lookup.get(*key) == {"n": 2}
-    with pytest.raises(TableRefusedError, match="whose keys are k, f, at, d"):
-        lookup.get("it's")
+    for wrong in (
+        ("it's",),
+        ("it's", True, at, key[3]),
+        ("it's", 1.0, at.replace(tzinfo=None), key[3]),
+        ("it's", 1.0, at, Decimal("0.125")),
+        (7, 1.0, at, key[3]),
+    ):
+        with pytest.raises(TableRefusedError, match=r"whose keys are k VARCHAR, f DOUBLE.* d DEC"):
+            lookup.get(*wrong)
 
 
 def test_a_global_total_is_looked_up_without_a_key(driver: Any, warehouse: Path) -> None:
@@ -302,3 +309,84 @@ def test_a_notebook_shows_a_state_with_its_txid_and_age(driver: Any, warehouse: 
     assert shown is not None
     assert re.search(r"state as of txid 1, \d+ seconds ago", shown)
     assert "<tr><td>&lt;b&gt;</td><td>1</td></tr>" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("bigint", 2, [1.5, Decimal(2), True, 2**63, "2"]),
+        ("date", dt.date(2024, 1, 1), [dt.datetime(2024, 1, 1, 23)]),
+        (
+            "timestamp_ntz",
+            dt.datetime(2024, 1, 1),
+            [dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)],
+        ),
+        (
+            "decimal(10,2)",
+            Decimal("1.23"),
+            [Decimal("1.234"), 1.23, Decimal("1e9"), Decimal("NaN")],
+        ),
+        ("struct<a:int,b:string>", (1, "x"), [(1,), {"a": 1}, (1, 2), 1]),
+        ("array<int>", [1, None], [1, ["1"]]),
+        ("binary", b"x", ["x"]),
+    ],
+)
+def test_only_a_key_of_its_type_is_looked_up(
+    driver: Any, warehouse: Path, kind: str, right: Any, wrong: list[Any]
+) -> None:
+    """A value that DuckDB would round, cut or read as another one is refused by name."""
+    state = StateTable(warehouse / "state")
+    schema = f"k {kind}"
+    committer = driver.open(state.bind(["k"], {"n": agg.Count()}), schema)
+    driver.commit(committer, driver.frame([(right,)], schema), 1)
+    lookup = state.key_lookup()
+    assert lookup.get(right) == {"n": 1}
+    for value in wrong:
+        with pytest.raises(TableRefusedError, match="is not a key of state table"):
+            lookup.get(value)
+
+
+def test_nulls_within_values_come_first_as_for_spark(
+    driver: Any, as_spark: Any, warehouse: Path
+) -> None:
+    """Also within arrays and structs, where DuckDB has them last; whatever a column is called."""
+    kind = "array<struct<x:int,y:array<int>>>"
+    schema = f"k string, o array<int>, v {kind}"
+    values = {
+        "a": agg.Min("o"),
+        "b": agg.Max("v"),
+        "e": agg.CollectSet("v", 3),
+        "stored": agg.First("v", "o"),
+        "merged": agg.LastN(2, "o", "v"),
+    }
+    state = StateTable(warehouse / "state", layout="log")
+    committer = driver.open(state.bind(["k"], values), schema)
+    orders = ([None], [1], [None, 1], [], [1, None])
+    inner = ([(None, [1])], [(1, [None])], [(1, None)], [None], [(1, [0, None])])
+    for txid, (order, value) in enumerate(zip(orders, inner, strict=True), 1):
+        driver.commit(committer, driver.frame([("a", order, value)], schema), txid)
+    assert rows_of(state.to_arrow(), ["k"]) == rows_of(as_spark(state), ["k"])
+    moments = StateTable(warehouse / "moments", layout="log")
+    columns = "a int, b int"
+    committer = driver.open(moments.bind(["a"], {"b": agg.Variance("b")}), columns)
+    for txid, n in enumerate((1, 2, 4), 1):
+        driver.commit(committer, driver.frame([(1, n)], columns), txid)
+    assert rows_of(moments.to_arrow(), ["a"]) == rows_of(as_spark(moments), ["a"])
+
+
+def test_columns_and_conditions_go_together(driver: Any, warehouse: Path) -> None:
+    """A condition sees all columns; a column twice, or none, is refused, and a name of the feed."""
+    state = StateTable(warehouse / "state")
+    schema = "k string, v int"
+    committer = driver.open(state.bind(["k"], {"v": agg.Sum("v")}), schema)
+    driver.commit(committer, driver.frame([("a", 1), ("b", 3)], schema), 1)
+    assert state.to_arrow(columns=["k"], where="v > 2").to_pylist() == [{"k": "b"}]
+    for columns in (["k", "k"], []):
+        with pytest.raises(TableRefusedError, match="names none, or one twice"):
+            state.to_arrow(columns=columns)
+    feed = StateTable(warehouse / "feed")
+    named = "_change_type string"
+    committer = driver.open(feed.bind(["_change_type"], {"n": agg.Count()}), named)
+    driver.commit(committer, driver.frame([("a",)], named), 1)
+    with pytest.raises(TableRefusedError, match="which changes have"):
+        feed.changes(1)

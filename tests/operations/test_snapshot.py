@@ -20,7 +20,7 @@ from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 ROWS = ([("a", 1), ("b", 2)], [("a", 3)], [("c", 4)], [("a", 5)])
 OTHERS = ([("x", 1)],)
@@ -119,10 +119,15 @@ def test_tables_are_asked_from_the_command_line(
     asked = runner.invoke(cli, ["open", target, "SELECT sum(total) AS s FROM upsert"])
     assert asked.exit_code == 0, asked.output
     assert "15" in asked.output
-    typed = runner.invoke(cli, ["open", target, "--txid", "1"], input="SELECT\nmax(v) m FROM rows;")
+    lines = "SELECT\nmax(v) m FROM rows;\nSELECT 'one;\n', 41 + 1;\n"
+    typed = runner.invoke(cli, ["open", target, "--txid", "1"], input=lines)
     assert typed.exit_code == 0, typed.output
     assert "as of txid 1" in typed.output
     assert " 2 " in typed.output
+    assert " 42 " in typed.output
+    several = runner.invoke(cli, ["open", target, "SELECT 17; SELECT 18"])
+    assert "17" in several.output
+    assert "18" in several.output
     wrong = runner.invoke(cli, ["open", target, "SELECT x FROM upsert"])
     assert wrong.exit_code == 1
     assert "Referenced column" in wrong.output
@@ -134,3 +139,27 @@ def test_tables_are_asked_from_the_command_line(
     absent = runner.invoke(cli, ["sql", target, "--table", "nothing"])
     assert absent.exit_code
     assert "Its tables are log, others, rows, upsert" in absent.output
+
+
+class Doubled(Sum):
+    """Shows another value than it stores."""
+
+    def result(self, stored: Column) -> Column:
+        """Twice the sum."""
+        return stored * 2
+
+
+def test_a_table_that_only_spark_reads_is_left_out_by_name(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """The other tables are there, and the snapshot says which one is not, and why."""
+    made = Topology("own", TopologyConfig(max_spout_pending=1))
+    sales = made.stream("sales", MemoryTransactionalSpout(ROWS, "k string, v int"))
+    sales.partition_persist(AppendTable(warehouse / "rows"))
+    table = StateTable(warehouse / "doubled")
+    sales.group_by("k").persistent_aggregate(table, total=Doubled("v"))
+    run_in_memory(made, spark, MemoryNodes())
+    seen = txn.snapshot(None, made)
+    assert set(seen) == {"rows"}
+    assert "this program cannot compute" in seen.left_out[table.path]
+    assert table.path in repr(seen)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-from txn.errors import SetupError, TopologyError, UserError
+from txn.errors import SetupError, TableRefusedError, TopologyError, UserError
 from txn.interfaces.committer_capabilities import ReadableTable
 from txn.operations.history import history
 from txn.operations.plugins import COMMITTERS
 from txn.operations.table_logs import opened_table, table_log
 from txn.operations.tables.topology_tables import TopologyTables, tables_of
+from txn.text import first_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,6 +27,9 @@ __all__ = ["Snapshot", "query_of", "snapshot"]
 
 _NEWEST = 100
 """Of so many txids, far more than can be open, one is committed."""
+_NOTHING = "it holds nothing yet, or is of another package"
+_ONLY_SPARK = ("TXN-310", "TXN-311")
+"""Numbers of errors of tables that DuckDB cannot read, and Spark can."""
 _KINDS = {
     "append": "append_table",
     "upsert": "state_table",
@@ -46,7 +50,7 @@ class Snapshot(Mapping[str, Any]):
         topology: str,
         txid: int,
         paths: Mapping[str, str],
-        left_out: Sequence[str],
+        left_out: Mapping[str, str],
         session: Any,
         rows: Mapping[str, Any],
     ) -> None:
@@ -55,8 +59,8 @@ class Snapshot(Mapping[str, Any]):
         """The txid as of which all tables are."""
         self.paths = dict(paths)
         """Name -> path."""
-        self.left_out = tuple(left_out)
-        """Paths of tables that hold nothing yet, or are not of this package's kinds."""
+        self.left_out = dict(left_out)
+        """Path of a table that is not here -> why."""
         self._session, self._rows = session, dict(rows)
 
     def __getitem__(self, name: str) -> Any:
@@ -87,7 +91,8 @@ def snapshot(
 ) -> Snapshot:
     """Show every table of a topology as of one committed txid. Changes nothing.
 
-    Tables that hold nothing yet, and those of other packages, are `left_out`.
+    Tables that hold nothing yet, those of other packages, and without Spark those that only Spark
+    can read, are `left_out`.
 
     Args:
         spark: the session whose DataFrames and temporary views the tables become; None: relations
@@ -120,18 +125,24 @@ def snapshot(
     }
     if spark is None and connection is None:
         connection = _connection()
-    rows: dict[str, Any] = {}
     names = _names(list(readers))
+    rows: dict[str, Any] = {}
+    left_out = {path: _NOTHING for path in tables.tables if path not in readers}
     for path, reader in readers.items():
         name, at = names[path], _held(path, tables, chosen)
         if spark is not None:
             rows[name] = reader.frame_as_of(spark, at)
             rows[name].createOrReplaceTempView(f"`{name}`")
-        else:
+            continue
+        try:
             rows[name] = reader.to_duckdb(at, connection=connection)
+        except TableRefusedError as error:
+            if error.number not in _ONLY_SPARK:
+                raise
+            left_out[path] = first_line(error)
+        else:
             rows[name].create_view(name)
-    by_name = {names[path]: path for path in readers}
-    left_out = [path for path in tables.tables if path not in readers]
+    by_name = {names[path]: path for path in readers if names[path] in rows}
     return Snapshot(tables.topology, chosen, by_name, left_out, spark or connection, rows)
 
 

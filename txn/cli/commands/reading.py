@@ -40,7 +40,7 @@ def sql_command(name: str, table: str, txid: int | None, zookeeper: str) -> None
 @click.option("--txid", type=click.IntRange(min=1), help="As of this txid. [default: the newest]")
 @zookeeper_option
 def open_command(name: str, query: str | None, txid: int | None, zookeeper: str) -> None:
-    """Ask all tables of a topology, as of one txid, in DuckDB's SQL. Changes nothing.
+    """Ask all tables of a topology, as of one txid, in DuckDB's SQL. Changes none of them.
 
     With SQL, print its rows; without, take one statement after the other, each up to a semicolon.
 
@@ -49,14 +49,14 @@ def open_command(name: str, query: str | None, txid: int | None, zookeeper: str)
     from txn.operations.snapshot import snapshot
 
     tables = snapshot(None, name, "newest" if txid is None else txid, zookeeper=zookeeper)
+    for path, why in tables.left_out.items():
+        click.echo(f"left out: {path}: {why}", err=True)
     if query is not None:
         _show(tables, query)
         return
     click.echo(f"Topology '{tables.topology}' as of txid {tables.txid}:", err=True)
     for view, path in tables.paths.items():
         click.echo(f"  {view}    {path}", err=True)
-    for path in tables.left_out:
-        click.echo(f"  left out: {path} (nothing yet, or of another package)", err=True)
     click.echo("One statement after the other, each with a ';' at its end. Ctrl-D ends.", err=True)
     for statement in _statements():
         try:
@@ -66,7 +66,7 @@ def open_command(name: str, query: str | None, txid: int | None, zookeeper: str)
 
 
 def _statements() -> Iterator[str]:
-    """Yield what is typed, up to each semicolon at the end of a line."""
+    """Yield what is typed, up to each semicolon at the end of a line that is not in a string."""
     lines: list[str] = []
     asks = sys.stdin.isatty()
     while True:
@@ -74,19 +74,30 @@ def _statements() -> Iterator[str]:
             lines.append(input(("   ...> " if lines else "txn> ") if asks else ""))
         except EOFError:
             break
-        if lines[-1].rstrip().endswith(";"):
+        if lines[-1].rstrip().endswith(";") and _is_whole("\n".join(lines)):
             yield "\n".join(lines)
             lines = []
     if any(line.strip() for line in lines):
         yield "\n".join(lines)
 
 
+def _is_whole(text: str) -> bool:
+    import duckdb
+
+    try:
+        duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        return "unterminated" not in str(error)
+    return True
+
+
 def _show(tables: Snapshot, query: str) -> None:
     import duckdb
 
     try:
-        result = tables.sql(query)
-        if result is not None:
-            click.echo(str(result).rstrip())
+        for statement in duckdb.extract_statements(query):
+            result = tables.sql(statement.query)
+            if result is not None:
+                click.echo(str(result).rstrip())
     except duckdb.Error as error:
         raise click.ClickException(str(error)) from error
