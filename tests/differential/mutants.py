@@ -110,8 +110,8 @@ def without_null(self: StateQuery, inputs: Sequence[DataFrame]) -> DataFrame:
     return asked(self, [inputs[0], inputs[1].where("k IS NOT NULL")])
 
 
-def without_null_keys(batch: DataFrame, *others: Any) -> DataFrame:
-    return asked_for(batch.where("k IS NOT NULL"), *others)
+def without_null_keys(batch: DataFrame, *others: Any, **how: Any) -> DataFrame:
+    return asked_for(batch.where("k IS NOT NULL"), *others, **how)
 
 
 def once(step: Step, row: dict[str, Any], txid: int) -> list[dict[str, Any]]:

@@ -49,8 +49,10 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Whether states count as large, of which only the keys of the batch are combined."""
     narrowed: list[bool] = []
 
-    def rows_for(found: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFrame:
-        rows = asked_keys.rows_for(found, state, of_keys)
+    def rows_for(
+        found: DataFrame, state: DataFrame, of_keys: KeysReader, *, may_repeat: bool
+    ) -> DataFrame:
+        rows = asked_keys.rows_for(found, state, of_keys, may_repeat=may_repeat)
         narrowed.append(rows is not state)
         return rows
 

@@ -146,7 +146,14 @@ def test_a_kind_by_argument_is_told_with_its_default(install: Install) -> None:
     assert table.guarantee == "exactly once with transactional and opaque spouts"
 
 
-INNER = {"UpsertCommitter", "LogCommitter", "KeptRows", "RowsCommitter", "Corrections"}
+INNER = {
+    "Corrections",
+    "KeptKeys",
+    "KeptRows",
+    "LogCommitter",
+    "RowsCommitter",
+    "UpsertCommitter",
+}
 """What StateTable binds or keeps, what AppendTable is, and what KafkaSpout reads corrected records
 with."""
 
