@@ -27,7 +27,9 @@ def streams_of(program: Program, name: str) -> set[str]:
     """The sources that a stream or a table follows from."""
     if any(source.name == name for source in program.sources):
         return {name}
-    return set().union(*(streams_of(program, one) for one in program.step(name).of))
+    step = program.step(name)
+    of = step.of[:1] if step.op == "query" else step.of  # a state that is asked feeds nothing
+    return set().union(*(streams_of(program, one) for one in of))
 
 
 def _columns(program: Program, step: Step, found: Mapping[str, Columns]) -> Columns:
