@@ -56,17 +56,18 @@ class AppendTable(Frames, RowsCommitter):
             columns_were=columns_were,
         )
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Read the rows with their txid, as of the newest version.
+    def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
+        """Read the rows with their txid.
+
+        Args:
+            txid: those of txids up to this one; None: all, as of the newest version.
 
         Raises:
             TableRefusedError: the table does not exist.
         """
-        return read_table(spark, self._storage)[0]
-
-    def frame_as_of(self, spark: SparkSession, txid: int) -> DataFrame:
-        """Read the rows of txids up to this one, with their txid (`ReadableTable`)."""
-        rows = self.read(spark)
+        rows = read_table(spark, self._storage)[0]
+        if txid is None:
+            return rows
         return rows.where((sf.col(TXID) <= txid) | sf.col(TXID).isNull())
 
     def rows_at(self, version: int) -> DataFrame:

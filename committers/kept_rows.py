@@ -37,6 +37,8 @@ class KeptRows(RowsCommitter, CompactingCommitter):
             None: none is.
     """
 
+    _stored_time: str | None = None
+    """The column of the table with the event time; None: it is that of the stream."""
     _in_order = True
     """A txid looks for the rows of some span of time."""
 
@@ -68,7 +70,8 @@ class KeptRows(RowsCommitter, CompactingCommitter):
         rows, parts = self._files_of.whole(files, self._table_schema())
         if self._time is None or self._after is None:
             return rows.coalesce(parts)
-        at, watermark = sf.col(quoted(self._time)), self._log.watermark_as_of(committed)
+        at = sf.col(quoted(self._stored_time or self._time))
+        watermark = self._log.watermark_as_of(committed)
         if watermark is not None:
             rows = rows.where(is_left(at, moment(watermark - self._after)))
         rows = rows.coalesce(parts)
@@ -84,31 +87,15 @@ class KeptKeys(KeptRows):
     """The keys of rows that each have another one, with their event time (`FIRST_AT`).
 
     A key that has ended and comes again is there twice, each time with a time of its own.
-
-    Args:
-        time_column: the column with the event time; None: keys stay for ever.
-        after: as of `KeptRows`.
     """
 
+    _stored_time = FIRST_AT
     _in_order = False
     """A txid looks for all that have not ended."""
 
-    def __init__(
-        self,
-        path: str,
-        keys: Sequence[str],
-        time_column: str | None,
-        after: int | None,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> None:
-        self._event_time = time_column
-        kept = None if time_column is None else FIRST_AT
-        super().__init__(path, keys, kept, after, storage_options=storage_options)
-
     def required_columns(self) -> Sequence[str]:
         """The keys and the event time."""
-        times = () if self._event_time is None else (self._event_time,)
+        times = () if self._time is None else (self._time,)
         return tuple(dict.fromkeys((*self._keys, *times)))
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
@@ -118,7 +105,6 @@ class KeptKeys(KeptRows):
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """The keys of the rows, and the event time."""
         columns = [sf.col(quoted(key)) for key in self._keys]
-        if self._event_time is not None:
-            columns.append(sf.col(quoted(self._event_time)).alias(FIRST_AT))
-        keys = batch.select(*columns)
-        return keys if count_as is None else keys.withColumn(count_as, sf.lit(1))
+        if self._time is not None:
+            columns.append(sf.col(quoted(self._time)).alias(FIRST_AT))
+        return super().partials(batch.select(*columns), count_as)

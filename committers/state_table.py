@@ -335,10 +335,6 @@ class StateTable(Frames, State):
         at = newest_version(storage) if version is None else version
         return shape.at(watermark_at(storage, at))
 
-    def frame_as_of(self, spark: SparkSession, txid: int) -> DataFrame:
-        """The same as `read` (`ReadableTable`)."""
-        return self.read(spark, txid)
-
     def _folder(self) -> Storage:
         return Storage(self.path, self._options)
 

@@ -11,28 +11,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from committers.aggregates.collected import (
-    CollectSet,
-    CountDistinct,
-    First,
-    FirstN,
-    Last,
-    LastN,
-)
-from committers.aggregates.numbers import (
-    Avg,
-    BitAnd,
-    BitOr,
-    BitXor,
-    BoolAnd,
-    BoolOr,
-    Count,
-    Max,
-    Min,
-    StdDev,
-    Sum,
-    Variance,
-)
+from committers import aggregates as agg
 from committers.reading.types import (
     element_of,
     field_of,
@@ -47,8 +26,6 @@ __all__ = ["DISTINCT", "InSql", "in_sql"]
 
 DISTINCT = "txn_count_distinct"
 """The function of `committers.reading.sketches`: a list of sketches -> the estimate for all."""
-
-
 _ONE, _OTHER = '"txn one"', '"txn other"'
 """Names of the query alone: no column of a Delta table has a space in its name."""
 
@@ -70,7 +47,7 @@ class InSql:
     merged_result: Callable[[str], str] | None = None
 
     def result_of_merged(self, merged: str) -> str:
-        """What readers see of merged partials."""
+        """Return the SQL of the value that readers see, given that of merged partials."""
         return (self.merged_result or self.result)(merged)
 
 
@@ -151,8 +128,8 @@ def _exact_mean(total: str, count: str, kind: Any) -> str:
 
 def _variance(*, root: bool) -> _Maker:
     def merged(x: str) -> str:
-        known = f"LIST({x} ORDER BY txid NULLS FIRST) FILTER (WHERE {x}.count > 0)"
-        return f"LIST_REDUCE({known}, lambda {_ONE}, {_OTHER}: {_both_moments(_ONE, _OTHER)})"
+        moments = f"LIST({x} ORDER BY txid NULLS FIRST) FILTER (WHERE {x}.count > 0)"
+        return f"LIST_REDUCE({moments}, lambda {_ONE}, {_OTHER}: {_both_moments(_ONE, _OTHER)})"
 
     def result(x: str) -> str:
         value = f"{x}.m2 / ({x}.count - 1)"
@@ -171,8 +148,8 @@ def _both_moments(one: str, other: str) -> str:
 
 def _collected(aggregate: Any, kind: Any) -> InSql:
     """The first elements of all lists, sorted; of a set each once."""
-    is_set = isinstance(aggregate, CollectSet)
-    order = _order(_ONE, element_of(kind), descending=isinstance(aggregate, LastN))
+    is_set = isinstance(aggregate, agg.CollectSet)
+    order = _order(_ONE, element_of(kind), descending=isinstance(aggregate, agg.LastN))
     most = aggregate.limit if is_set else aggregate.n
 
     def merged(x: str) -> str:
@@ -207,10 +184,10 @@ def _first(x: str, kind: Any, *, descending: bool) -> str:
 
 
 def _order(x: str, kind: Any, descending: bool) -> str:
-    """How Spark orders values: NULL first, also within arrays and structs.
+    """Return a term of ORDER BY that orders values as Spark does: NULL first, at any depth.
 
-    There it is last in DuckDB, whatever ORDER BY says, so each inner value follows whether it is
-    one.
+    DuckDB puts a NULL within an array or a struct last, whatever ORDER BY says. So each inner value
+    becomes a struct that begins with whether it is a value.
     """
     way = "DESC NULLS LAST" if descending else "ASC NULLS FIRST"
     return f"{_comparable(x, kind)} {way}"
@@ -239,22 +216,22 @@ def _inner(x: str, kind: Any, depth: int) -> str:
 
 
 _IN_SQL: dict[type[Aggregate], _Maker] = {
-    Count: lambda _, kind: InSql(kind, _as_stored, lambda x: f"COALESCE({_sum(x, kind)}, 0)"),
-    Sum: lambda _, kind: InSql(kind, _as_stored, lambda x: _sum(x, kind)),
-    Avg: _avg,
-    Min: _extreme(descending=False),
-    Max: _extreme(descending=True),
-    First: _ordered(descending=False),
-    Last: _ordered(descending=True),
-    FirstN: _collected,
-    LastN: _collected,
-    CollectSet: _collected,
-    CountDistinct: _distinct,
-    Variance: _variance(root=False),
-    StdDev: _variance(root=True),
-    BoolAnd: _over("BOOL_AND"),
-    BoolOr: _over("BOOL_OR"),
-    BitAnd: _over("BIT_AND"),
-    BitOr: _over("BIT_OR"),
-    BitXor: _over("BIT_XOR"),
+    agg.Count: lambda _, kind: InSql(kind, _as_stored, lambda x: f"COALESCE({_sum(x, kind)}, 0)"),
+    agg.Sum: lambda _, kind: InSql(kind, _as_stored, lambda x: _sum(x, kind)),
+    agg.Avg: _avg,
+    agg.Min: _extreme(descending=False),
+    agg.Max: _extreme(descending=True),
+    agg.First: _ordered(descending=False),
+    agg.Last: _ordered(descending=True),
+    agg.FirstN: _collected,
+    agg.LastN: _collected,
+    agg.CollectSet: _collected,
+    agg.CountDistinct: _distinct,
+    agg.Variance: _variance(root=False),
+    agg.StdDev: _variance(root=True),
+    agg.BoolAnd: _over("BOOL_AND"),
+    agg.BoolOr: _over("BOOL_OR"),
+    agg.BitAnd: _over("BIT_AND"),
+    agg.BitOr: _over("BIT_OR"),
+    agg.BitXor: _over("BIT_XOR"),
 }

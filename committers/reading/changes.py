@@ -1,4 +1,4 @@
-"""What changed in a state between two txids, as one SQL query for DuckDB.
+"""One DuckDB query for the changes of a state between two txids.
 
 Rows are those of Delta's change data feed: `_change_type` is "insert", "delete", or for a key whose
 values changed "update_preimage" and "update_postimage".

@@ -16,7 +16,7 @@ from committers.publishing.files import load_files
 from committers.reading.aggregate_sql import DISTINCT
 from committers.reading.changes import CHANGE_TYPE, changes_sql
 from committers.reading.html import as_html
-from committers.reading.lookup import KeyLookup
+from committers.reading.lookup import KeyLookup, KeysAndQuery
 from committers.reading.query import ShownSql, rows_sql
 from committers.reading.sketches import estimate
 from committers.reading.types import quoted
@@ -26,7 +26,8 @@ from committers.state.versions import version_of, watermark_at
 from txn.delta.delta_rs import DeltaError, DeltaTable
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
-from txn.errors import SetupError, TableRefusedError, TxnError
+from txn.errors import TableRefusedError, TxnError
+from txn.storage.reader_extra import connect, missing
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class _Loaded:
     def source(
         self, connection: duckdb.DuckDBPyConnection | None, paths: Sequence[str] | None = None
     ) -> str:
-        """What stands after FROM for its files; empty for none.
+        """Return what FROM names for its files; empty if there are none.
 
         Args:
             connection: where the files of an object store become a view, by the credentials that
@@ -114,7 +115,7 @@ class _Loaded:
 
 
 class Frames(ABC):
-    """What a table offers to readers without Spark.
+    """The methods of a table for readers without Spark.
 
     A state table shows keys and values, as its `read`; a table of rows its rows with their txid.
     """
@@ -124,13 +125,13 @@ class Frames(ABC):
         """The table's folder."""
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: the first rows, with txid and age; None: as in a terminal."""
+        """Return the first rows for a notebook, with txid and age; None: as in a terminal."""
         try:
-            folder = self._folder()
-            version = require(folder).version()
-            rows = self.to_duckdb().limit(_IN_NOTEBOOK)
-            held = next(commit for commit in TableLog(folder).backwards(version))
-            return as_html(folder.location, held, rows.columns, rows.fetchall(), time.time())
+            connection, loaded = _able(None), _Loaded.of(self._folder(), None)
+            query = loaded.query(loaded.source(connection), None)
+            rows = connection.sql(query).limit(_IN_NOTEBOOK)
+            newest = next(TableLog(loaded.storage).backwards(loaded.table.version()))
+            return as_html(loaded.storage.location, newest, rows, time.time())
         except (TxnError, DeltaError):
             return None
 
@@ -243,19 +244,18 @@ class Frames(ABC):
             SetupError: DuckDB is not installed.
         """
         connection, folder = _able(None), self._folder()
-        first = _Loaded.of(folder, None)
-        if first.shape is None:
-            raise TableRefusedError(
-                f"Table {folder.location} has rows and no keys. Use to_duckdb() with where=.",
-                number="TXN-310",
-            )
 
-        def load() -> tuple[str, int]:
+        def load() -> KeysAndQuery:
             loaded = _Loaded.of(folder, None)
-            return loaded.query(loaded.source(connection), None), loaded.table.version()
+            if loaded.shape is None:
+                raise TableRefusedError(
+                    f"Table {folder.location} has rows and no keys. Use to_duckdb() with where=.",
+                    number="TXN-310",
+                )
+            keys = {name: loaded.columns[name] for name in loaded.shape.keys}
+            return keys, loaded.query(loaded.source(connection), None), loaded.table.version()
 
-        kinds = {name: first.columns[name] for name in first.shape.keys}
-        return KeyLookup(connection, load, kinds, folder.location)
+        return KeyLookup(connection, load, folder.location)
 
     def to_arrow(
         self,
@@ -288,7 +288,7 @@ class Frames(ABC):
         try:
             import polars as pl
         except ImportError as error:
-            raise _missing("polars") from error
+            raise missing("polars") from error
         frame = pl.from_arrow(self.to_arrow(txid, columns=columns, where=where))
         assert isinstance(frame, pl.DataFrame)
         return frame
@@ -307,7 +307,7 @@ class Frames(ABC):
         try:
             import pandas as pd
         except ImportError as error:
-            raise _missing("pandas") from error
+            raise missing("pandas") from error
         table = self.to_arrow(txid, columns=columns, where=where)
         return table.to_pandas(types_mapper=pd.ArrowDtype)
 
@@ -326,7 +326,7 @@ def _require_plain_files(table: DeltaTable, path: str) -> None:
 
 
 def _listed(paths: Sequence[str]) -> str:
-    """What stands after FROM for these files; empty for none."""
+    """Return what FROM names for these files; empty if there are none."""
     if not paths:
         return ""
     texts = ", ".join(f"'{_escaped(path)}'" for path in paths)
@@ -340,22 +340,8 @@ def _escaped(path: str) -> str:
 
 def _able(connection: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyConnection:
     """A connection, or a new one, that knows the function for values of `CountDistinct`."""
-    if connection is None:
-        try:
-            import duckdb
-        except ImportError as error:
-            raise _missing("duckdb") from error
-        connection = duckdb.connect()
-        connection.sql("SET TimeZone = 'UTC'")
+    connection = connection or connect()
     find = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
     if not connection.execute(find, [DISTINCT]).fetchall():
         connection.create_function(DISTINCT, estimate, ["BLOB[]"], "BIGINT")
     return connection
-
-
-def _missing(library: str) -> SetupError:
-    return SetupError(
-        f"A state table is read without Spark by DuckDB, and {library} is not installed: "
-        "pip install 'txn-spark[reader]'.",
-        number="TXN-211",
-    )

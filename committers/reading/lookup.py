@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from committers.reading.types import as_given, is_of_type, quoted, type_text
+from committers.reading.key_values import as_given, is_of_type
+from committers.reading.types import quoted, type_text
 from txn.errors import TableRefusedError
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["KeyLookup"]
+__all__ = ["KeyLookup", "KeysAndQuery"]
+
+KeysAndQuery = tuple[Mapping[str, Any], str, int]
+"""Key column -> type (JSON of a schema), the query for all keys and values, the version."""
 
 
 class KeyLookup:
@@ -19,22 +23,18 @@ class KeyLookup:
 
     Args:
         connection: DuckDB's.
-        load: returns the query for all keys and values, and the table's version.
-        keys: key column -> type, as in the JSON of the table's schema.
+        load: reads the newest version.
         where: the table, for errors.
     """
 
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
-        load: Callable[[], tuple[str, int]],
-        keys: Mapping[str, Any],
+        load: Callable[[], KeysAndQuery],
         where: str,
     ) -> None:
         self._connection, self._load, self._where = connection, load, where
-        self._keys = dict(keys)
-        self._kinds = {name: type_text(kind, name) for name, kind in keys.items()}
-        self._query, self.version = load()
+        self.refresh()
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """The values of a key; None if the table lacks it.
@@ -46,28 +46,27 @@ class KeyLookup:
         Raises:
             TableRefusedError: other values, which DuckDB would round or cut.
         """
-        kinds = self._keys.values()
-        fits = len(key) == len(self._keys)
-        if not fits or not all(map(is_of_type, key, kinds)):
-            columns = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
+        keys, query = self._newest  # another thread may refresh
+        kinds = {name: type_text(kind, name) for name, kind in keys.items()}
+        if len(key) != len(keys) or not all(map(is_of_type, key, keys.values())):
+            columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
             raise TableRefusedError(
                 f"{key!r} is not a key of state table {self._where}, whose keys are {columns}. "
                 "Give a value of its type for each, in this order; an instant with its time zone.",
                 number="TXN-310",
             )
-        key = tuple(map(as_given, key, kinds))
-        pairs = zip(key, self._kinds.items(), strict=True)
+        key = tuple(map(as_given, key, keys.values()))
+        pairs = zip(key, kinds.items(), strict=True)
         conditions = [
             f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = CAST(? AS {kind})"
             for value, (name, kind) in pairs
         ]
-        condition = " AND ".join(conditions) or "true"
+        condition = " AND ".join(conditions)
         given: Sequence[Any] = [value for value in key if value is not None]
         found = self._connection.cursor().execute(
-            f"SELECT * EXCLUDE ({', '.join(map(quoted, self._kinds))}) FROM ({self._query}) "
-            f"WHERE {condition}"
-            if self._kinds
-            else self._query,
+            f"SELECT * EXCLUDE ({', '.join(map(quoted, keys))}) FROM ({query}) WHERE {condition}"
+            if keys
+            else query,
             given,
         )
         names = [column[0] for column in found.description]
@@ -80,4 +79,5 @@ class KeyLookup:
         Raises:
             TableRefusedError: the table is gone, or cannot be read without Spark any more.
         """
-        self._query, self.version = self._load()
+        keys, query, self.version = self._load()
+        self._newest = keys, query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txn.errors import SetupError
+from txn.storage.reader_extra import missing
 
 __all__ = ["estimate"]
 
@@ -18,11 +18,7 @@ def estimate(sketches: Sequence[bytes]) -> int:
     try:
         from datasketches import hll_sketch, hll_union, tgt_hll_type
     except ImportError as error:
-        raise SetupError(
-            "Values of CountDistinct are sketches, and the library that reads them is not "
-            "installed: pip install 'txn-spark[reader]'.",
-            number="TXN-211",
-        ) from error
+        raise missing("datasketches") from error
     found = [hll_sketch.deserialize(bytes(sketch)) for sketch in sketches]
     if len(found) == 1:
         (sketch,) = found

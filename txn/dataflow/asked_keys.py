@@ -50,12 +50,11 @@ def rows_for(
     is_null = functools.reduce(lambda one, other: one | other, nulls)
     ((count, has_null),) = keys.agg(sf.count(sf.lit(1)), sf.bool_or(is_null)).collect()
     most = MOST_SHORT_KEYS if _are_short(keys.schema) else MOST_KEYS
-    once = keys.distinct()
-    if count > most:
-        keys, count = once, once.count()
-    if count > most:
+    if count > most or not may_repeat:
+        keys = keys.distinct()
+    if count > most and (count := keys.count()) > most:
         return state
-    rows = of_keys(sf.broadcast(keys if may_repeat else once), bool(has_null))
+    rows = of_keys(sf.broadcast(keys), bool(has_null))
     if rows is None:
         return state
     values = [field for field in rows.schema if field.name not in names]

@@ -266,8 +266,8 @@ class RecallsRows(Protocol):
 class ReadableTable(Protocol):
     """A table, not its committer, that readers see as of a txid: keys and values, or rows."""
 
-    def frame_as_of(self, spark: SparkSession, txid: int) -> DataFrame:
-        """Return them as a DataFrame of Spark."""
+    def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
+        """Return them as a DataFrame of Spark; None: as of the newest version."""
 
     def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
         """Return DuckDB's query for them; None: as of the newest version."""

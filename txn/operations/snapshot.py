@@ -8,12 +8,13 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-from txn.errors import SetupError, TableRefusedError, TopologyError, UserError
+from txn.errors import TableRefusedError, TopologyError, UserError
 from txn.interfaces.committer_capabilities import ReadableTable
 from txn.operations.history import history
 from txn.operations.plugins import COMMITTERS
 from txn.operations.table_logs import opened_table, table_log
 from txn.operations.tables.topology_tables import TopologyTables, tables_of
+from txn.storage.reader_extra import connect
 from txn.text import first_line
 
 if TYPE_CHECKING:
@@ -124,14 +125,14 @@ def snapshot(
         if (found := _reader_of(path, tables.storage_options.get(path))) is not None
     }
     if spark is None and connection is None:
-        connection = _connection()
+        connection = connect()
     names = _names(list(readers))
     rows: dict[str, Any] = {}
     left_out = {path: _NOTHING for path in tables.tables if path not in readers}
     for path, reader in readers.items():
         name, at = names[path], _held(path, tables, chosen)
         if spark is not None:
-            rows[name] = reader.frame_as_of(spark, at)
+            rows[name] = reader.read(spark, at)
             rows[name].createOrReplaceTempView(f"`{name}`")
             continue
         try:
@@ -217,17 +218,3 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
         path: part[-1] if counts[part[-1]] == 1 else "_".join(part[-2:])
         for path, part in parts.items()
     }
-
-
-def _connection() -> duckdb.DuckDBPyConnection:
-    try:
-        import duckdb
-    except ImportError as error:
-        raise SetupError(
-            "Without Spark, tables are read by DuckDB, which is not installed: "
-            "pip install 'txn-spark[reader]'.",
-            number="TXN-211",
-        ) from error
-    connection = duckdb.connect()
-    connection.sql("SET TimeZone = 'UTC'")
-    return connection
