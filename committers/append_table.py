@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from committers.named_table import storage_of
 from committers.publishing.files import load_files
 from committers.reading.frames import Frames
 from committers.rows_committer import RowsCommitter
@@ -31,7 +32,8 @@ class AppendTable(Frames, RowsCommitter):
     See `AppendingCommitter` for what happens at a replay.
 
     Args:
-        path: the table's folder: a local path or an object-store URI.
+        path: the table's folder, a local path or an object-store URI; or its name in Spark's
+            catalog, "catalog.schema.table".
         semantics: "opaque" (default), "transactional" or "non_transactional".
         columns_were: column -> its former name, for a column that the program has renamed.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
@@ -65,7 +67,7 @@ class AppendTable(Frames, RowsCommitter):
         Raises:
             TableRefusedError: the table does not exist.
         """
-        rows = read_table(spark, self._storage)[0]
+        rows = read_table(spark, self._folder(spark))[0]
         if txid is None:
             return rows
         return rows.where((sf.col(TXID) <= txid) | sf.col(TXID).isNull())
@@ -84,5 +86,7 @@ class AppendTable(Frames, RowsCommitter):
         beside = StateTable(self.name, storage_options=self.storage_options)
         return beside.keeping(name, keys, time, after, whole=whole)
 
-    def _folder(self) -> Storage:
-        return self._storage
+    def _folder(self, spark: SparkSession | None = None) -> Storage:
+        if spark is None:
+            return self._storage
+        return storage_of(spark, self.name, self.storage_options)

@@ -6,11 +6,11 @@ What its txids do to it is in `TableCommitter`.
 from __future__ import annotations
 
 import copy
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, NoReturn
 
 from committers.guard import parse_semantics
@@ -53,6 +53,7 @@ from txn.interfaces import (
 from txn.spark.lazy import st
 from txn.spark.own_session import computing_session, own_session, settings_of
 from txn.storage.asking import in_parallel
+from txn.storage.catalog_names import as_location
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class OpenTable(Committer):
     """One Delta table as a leader opens it.
 
     Args:
-        path: the table's folder: a local path or an object-store URI.
+        path: the table's folder, a local path or an object-store URI; or a name of Spark's catalog.
         semantics: the replays that the table absorbs.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`),
             for all reads and writes of the table, Spark's included.
@@ -82,7 +83,7 @@ class OpenTable(Committer):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | PathLike[str],
         semantics: Semantics | str,
         *,
         storage_options: Mapping[str, str] | None = None,
@@ -97,7 +98,8 @@ class OpenTable(Committer):
         self._new_id = new_id
         self._owner: OpenTable | None = None
         """The table whose next generation this is."""
-        self._place(os.fspath(path))
+        self._comments: Mapping[str, str] = {}
+        self._place(as_location(path))
 
     def _place(self, path: str) -> None:
         """Be the committer of the table at a path, which is not open yet."""
@@ -154,12 +156,12 @@ class OpenTable(Committer):
             if self._log.version < 0:
                 self._log.attach(context.topology)
             return
-        settings = tuple(sorted(settings_of(self._spark).items()))
         spec = self._spec_now = replace(
             self._spec(schema),
-            settings=settings,
+            settings=tuple(sorted(settings_of(self._spark).items())),
             first_txid=context.first_txid,
             columns_were=self._columns_were,
+            comments=self._comments,
         )
         with self._as_generation():
             changes = self._log.open(spec, context.epoch, self._policy())

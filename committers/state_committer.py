@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from committers.generations.state_rows import generation_rows
 from committers.open_table import Properties
+from committers.published.request import Pace, Request
+from committers.published.table import PublishedState
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
@@ -20,6 +23,9 @@ from committers.state.removal import check_condition
 from committers.state.shape import StateShape
 from committers.table_committer import TableCommitter
 from txn.changes import TableShape
+from txn.changes.shape import FORMER, SINCE
+from txn.delta.commits import ACCEPTED
+from txn.delta.folders import GENERATION
 from txn.errors import TopologyError
 from txn.interfaces import (
     WATERMARK,
@@ -198,6 +204,70 @@ class StateCommitter(TableCommitter, Generic[L]):
         return self._up_to_date(
             lambda: self._stored_rows(*self._reader.as_of(txid, self._reading(), exact=exact))
         )
+
+    # --- published tables --------------------------------------------------------------------
+
+    def published_table(
+        self,
+        path: str,
+        *,
+        every: tuple[int | None, float | None],
+        columns: Sequence[str] | None = None,
+        order_by: Sequence[str] | None = None,
+        top: int | None = None,
+        by: Sequence[str] | None = None,
+        per: Sequence[str] | None = None,
+        deletion_vectors: bool = False,
+    ) -> PublishedState:
+        """Return a table that shows this state's keys and values (`TxnState.publish`)."""
+        layout = self._layout
+        request = Request.of(
+            layout.keys,
+            layout.values,
+            columns,
+            order_by,
+            top,
+            by,
+            per,
+            self.name,
+            deletion_vectors=deletion_vectors,
+        )
+        return PublishedState(
+            path, self, request, Pace(*every), self.storage_options, time.monotonic
+        )
+
+    def topology(self) -> str | None:
+        """The topology that has opened the table; None: none has, or values are to be added."""
+        if self._log.version < 0:
+            return None
+        wanted = {*self._layout.keys, *self._layout.values}
+        return self._opened.topology if wanted <= {*self._logged_schema().fieldNames()} else None
+
+    def lineage(self) -> Mapping[str, Any]:
+        """What identifies the rows: others may differ without a later txid."""
+        names = (GENERATION, ACCEPTED, FORMER, SINCE)
+        return {"id": self._log.table_id, **{n: self._log.properties.get(n) for n in names}}
+
+    def size(self) -> int:
+        """Bytes of the table's files."""
+        return self._log.size
+
+    def readable_txid(self, committed: int) -> int:
+        """The committed txid as of which the newest files can be read: `committed`, or later."""
+        return committed
+
+    def changed_after(self, former: int, txid: int) -> tuple[StoredRows, bool]:
+        """(keys with rows of later txids than `former`, whether other keys may have gone).
+
+        As of `txid`. Besides the keys, the rows may have all values, as readers see them.
+        """
+        layout = self._layout
+        more_gone = layout.expiry is not None or layout.remove_where is not None
+
+        def read() -> StoredRows:
+            return self._stored_rows(*self._reader.changed_after(former, txid, self._reading()))
+
+        return self._up_to_date(read), more_gone
 
     # --- changes -----------------------------------------------------------------------------
 

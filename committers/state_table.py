@@ -13,12 +13,13 @@ from committers.guard import parse_semantics
 from committers.kept_rows import KeptKeys, KeptRows
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
+from committers.named_table import storage_of
 from committers.reading.frames import Frames
 from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
 from committers.state.keys import keys_reader
 from committers.state.layouts import RESERVED, LogLayout, UpsertLayout
-from committers.state.partials import mergeable
+from committers.state.partials import mergeable, overrides
 from committers.state.properties import shape_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState, find_stored
@@ -32,6 +33,7 @@ from committers.table_rows import read_table
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Expiry, Semantics, State, StoredRows
+from txn.storage.catalog_names import as_location, name_beside
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ class StateTable(Frames, State):
     """Running aggregates by key in an ordinary Delta table.
 
     Args:
-        path: the table's folder: a local path or an object-store URI.
+        path: the table's folder, a local path or an object-store URI; or its name in Spark's
+            catalog, "catalog.schema.table".
         semantics: "opaque" (default) keeps the previous value of each row and survives replays
             that differ; "transactional" skips identical replays and stores no previous values;
             "non_transactional" applies replays again.
@@ -88,7 +91,7 @@ class StateTable(Frames, State):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = as_location(path)
         self.semantics = parse_semantics(semantics)
         if layout not in LAYOUTS:
             layouts = " or ".join(f'"{name}"' for name in LAYOUTS)
@@ -162,6 +165,7 @@ class StateTable(Frames, State):
             self.buckets if keys else 1,
             self.semantics is Semantics.OPAQUE,
             expiry,
+            apart=frozenset(n for n, agg in named.items() if overrides(agg, "result")),
         )
         _refuse_names(layout, self.path)
         return UpsertCommitter(
@@ -178,7 +182,7 @@ class StateTable(Frames, State):
     ) -> Committer:
         """Return the committer of a table beside this one (`KeepsBeside`)."""
         folder, slash, _ = self.path.rstrip("/").rpartition("/")
-        path = f"{folder}{slash}{name}"
+        path = name_beside(self.path, name) or f"{folder}{slash}{name}"
         if whole and time is not None and after is not None:
             return KeptRows(path, keys, time, after, storage_options=self._options)
         return KeptKeys(path, keys, time, after, storage_options=self._options)
@@ -235,7 +239,7 @@ class StateTable(Frames, State):
         """
         if txid is None:
             return self.snapshot(spark, None, aggregates)
-        version = version_of(self._folder(), txid)
+        version = version_of(self._folder(spark), txid)
         return self.snapshot(spark, version, aggregates)
 
     def get(
@@ -279,7 +283,7 @@ class StateTable(Frames, State):
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
     ) -> StoredRows:
         """Read a `snapshot` of the newest version, with a check for files deleted later."""
-        storage = self._folder()
+        storage = self._folder(spark)
         version = newest_version(storage)
         stored, shape = self._stored(spark, version, aggregates)
         of_keys = None
@@ -308,9 +312,10 @@ class StateTable(Frames, State):
             TableRefusedError: the table does not exist yet or is not a state table, or
                 `aggregates` lacks one.
         """
-        rows, properties = read_table(spark, self._folder(), follow=True)
+        storage = self._folder(spark)
+        rows, properties = read_table(spark, storage, follow=True)
         shape = shape_of(properties, self.path, aggregates)
-        self._as_of(shape, None).view(rows).createOrReplaceTempView(name)
+        _as_of(shape, storage, None).view(rows).createOrReplaceTempView(name)
 
     def _stored(
         self,
@@ -319,24 +324,28 @@ class StateTable(Frames, State):
         aggregates: Mapping[str, Aggregate] | None,
     ) -> tuple[StoredState | DataFrame, StateShape]:
         """(the files of a version, or its rows if only Delta's reader can read it; its shape)."""
-        storage = self._folder()
+        storage = self._folder(spark)
         stored = find_stored(spark, storage, version)
         if stored is not None:
             shape = shape_of(stored.properties, self.path, aggregates)
-            return stored, self._as_of(shape, stored.version)
+            return stored, _as_of(shape, storage, stored.version)
         rows, properties = read_table(spark, storage, version)
-        return rows, self._as_of(shape_of(properties, self.path, aggregates), version)
+        return rows, _as_of(shape_of(properties, self.path, aggregates), storage, version)
 
-    def _as_of(self, shape: StateShape, version: int | None) -> StateShape:
-        """The shape as of the newest txid in a version; None: in the newest one."""
-        if shape.expiry is None:
-            return shape
-        storage = self._folder()
-        at = newest_version(storage) if version is None else version
-        return shape.at(watermark_at(storage, at))
+    def find_table(self, spark: SparkSession) -> None:
+        """Find the folder of a name (`FindsTable`)."""
+        self.path = self._folder(spark).location
 
-    def _folder(self) -> Storage:
-        return Storage(self.path, self._options)
+    def _folder(self, spark: SparkSession | None = None) -> Storage:
+        return storage_of(spark, self.path, self._options)
+
+
+def _as_of(shape: StateShape, storage: Storage, version: int | None) -> StateShape:
+    """The shape as of the newest txid in a version; None: in the newest one."""
+    if shape.expiry is None:
+        return shape
+    at = newest_version(storage) if version is None else version
+    return shape.at(watermark_at(storage, at))
 
 
 def _shown(stored: StoredState | DataFrame, shape: StateShape) -> DataFrame:

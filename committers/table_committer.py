@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from committers import kept_files
 from committers.expressions import bigint, with_valid_text
 from committers.guard import drop_up_to, held, unfinished
-from committers.open_table import OpenTable
+from committers.named_table import NamedTable
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, StaleFilesError
 from committers.publishing.rewritten import up_to_date
@@ -43,7 +43,7 @@ __all__ = ["TableCommitter"]
 R = TypeVar("R")
 
 
-class TableCommitter(OpenTable):
+class TableCommitter(NamedTable):
     """A committer over one Delta table; subclasses define the content of a version."""
 
     # --- fence -------------------------------------------------------------------------------

@@ -478,7 +478,7 @@ class MaintenanceDone(RunEvent):
     """Maintenance of a table has ended. Not sent if there was nothing to do."""
 
     table: str
-    operation: Literal["compaction", "optimize", "vacuum"]
+    operation: Literal["compaction", "optimize", "vacuum", "publish"]
     began: float
     """Seconds since the epoch."""
     error: str | None = None
@@ -488,6 +488,8 @@ class MaintenanceDone(RunEvent):
     """Bytes of those files."""
     written_files: int | None = None
     """Files that replace them."""
+    txid: int | None = None
+    """Of "publish": the txid that the table shows at least."""
 
 
 @dataclass(frozen=True)

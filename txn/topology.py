@@ -27,6 +27,7 @@ from txn.dataflow.graph import (
     Merge,
     NewValues,
     Node,
+    Place,
     Sink,
     Source,
     StateQuery,
@@ -38,11 +39,27 @@ from txn.dataflow.kept import Kept
 from txn.dataflow.repeats import NoRepeat, Repeats
 from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.time_joins import JoinInTime
-from txn.dataflow.watermarks import Ahead, Duration, Late, Watermark, expiry_of, require_guarded
+from txn.dataflow.watermarks import (
+    Ahead,
+    Duration,
+    Late,
+    Watermark,
+    expiry_of,
+    microseconds,
+    require_guarded,
+)
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
-from txn.interfaces.committer_capabilities import ChecksChanges, KeepsBeside, reporting_changes
+from txn.interfaces.committer_capabilities import (
+    ChecksChanges,
+    FindsTable,
+    KeepsBeside,
+    reporting_changes,
+)
+from txn.interfaces.published import CanPublish
 from txn.interfaces.spout import undeclared
+from txn.spark.catalog import SparkCatalog
+from txn.storage.catalog_names import as_location, located
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
@@ -56,7 +73,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
 
+_OF_TABLES = ("new_tables", "dropped_tables", "backfilled_tables", "rebuilt_tables")
+"""Settings that are lists of tables."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TXIDS = re.compile(r"\s*([1-9]\d*)\s+txids?\s*")
 
 
 class Topology:
@@ -102,6 +122,8 @@ class Topology:
                     number="TXN-122",
                 )
             self._bad_rows = Sink(SetAside(()), bad_rows)
+        self._names: dict[int, str] = {}
+        """Number of a committer (`id`) -> the name that the program has for its table."""
         self._stragglers: list[Straggler] = []
         """Threads that runs in this process left behind; see `AbandonedError`."""
         self._running: RunningTopology | None = None
@@ -316,6 +338,7 @@ class Topology:
         try:
             require_classic(spark)
             self.check_complete(until)
+            self.find_tables(spark)
             _check_observers(observers)
             self._refuse_stragglers()
             with contextlib.ExitStack() as resources:
@@ -376,6 +399,8 @@ class Topology:
 
         require_classic(spark)
         self.check_complete("caught_up")
+        self.find_tables(spark)
+        tables, from_rows = self._located(spark, tables), self._located(spark, from_rows)
         self._refuse_stragglers()
         with open_backend(zookeeper, self.settings) as backend:
             status = backend.status(self.name)
@@ -418,7 +443,46 @@ class Topology:
                 "stop(), or in another process: txn preview FILE.py:TOPOLOGY.",
                 number="TXN-116",
             )
+        self.find_tables(spark)
         return dict(preview(self.definition, spark, rows).tables)
+
+    def find_tables(self, spark: SparkSession) -> None:
+        """Find the folders of all tables that have a name in Spark's catalog (`a.b.c`).
+
+        `run`, `start`, `backfill` and `preview` do so first. From then on the topology has the
+        folders, and so has what it makes durable.
+
+        Raises:
+            TopologyError: the catalog has no place for a name, or two names are one table.
+        """
+        for sink in self.sinks:
+            self._names.setdefault(id(sink.committer), sink.name)
+        nodes = [node for sink in self.sinks for node in sink.parent.ancestors()]
+        states = [node.state for node in nodes if isinstance(node, StateQuery)]
+        for one in (*(sink.committer for sink in self.sinks), *states):
+            if isinstance(one, FindsTable):
+                one.find_table(spark)
+        for node in nodes:
+            if isinstance(node, Dimension):
+                node.place.find(SparkCatalog(spark))
+        self.settings = self._located_settings(spark)
+        for sink in self.sinks:
+            self._require_own_place(sink)
+        self.definition.check_queries()
+
+    def _located(self, spark: SparkSession, tables: Sequence[str]) -> tuple[str, ...]:
+        return tuple(located(table, SparkCatalog(spark)) for table in tables)
+
+    def _located_settings(self, spark: SparkSession) -> TopologyConfig:
+        """The settings, with the folders of the tables that they name."""
+        settings, columns = self.settings, []
+        for entry in settings.dropped_columns:
+            table, colon, column = entry.rpartition(":")
+            columns.append(f"{located(table, SparkCatalog(spark))}{colon}{column}")
+        found = {name: self._located(spark, getattr(settings, name)) for name in _OF_TABLES}
+        found["dropped_columns"] = tuple(columns)
+        changed = {name: now for name, now in found.items() if now != getattr(settings, name)}
+        return settings.model_copy(update=changed) if changed else settings
 
     def _connect(
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
@@ -466,28 +530,38 @@ class Topology:
 
     def _require_own_place(self, sink: Sink) -> None:
         """Refuse a table that another sink has, or that lies in another one's folder."""
-        place = identity(sink.name)
+        self._require_free_place(sink.name, sink, in_folder=sink.committer.lies_in_folder)
+
+    def _require_free_place(self, table: str, own: Sink | None, *, in_folder: bool = True) -> None:
+        """Refuse a table that the topology has already, or whose folder is in another one's.
+
+        Args:
+            own: its sink, if it has one.
+            in_folder: whether it lies in a folder.
+        """
+        place = identity(table)
         others = (*self._sinks, *filter(None, self._kept.values()))
         others = (*others, *([self._bad_rows] if self._bad_rows else []))
-        others = tuple(other for other in others if other is not sink)
-        other = next((o.name for o in others if identity(o.name) == place), None)
-        if other is None:
-            self._refuse_nested(sink, others)
-        else:
-            spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
+        places = {o.name: o.committer.lies_in_folder for o in others if o is not own}
+        places |= {one.name: True for other in others for one in other.published}
+        other = next((name for name in places if identity(name) == place), None)
+        if other is not None:
+            names = {o.name: self._names.get(id(o.committer)) for o in others if o is not own}
+            table = self._names.get(id(own.committer), table) if own else table
+            other = names.get(other) or other
+            spelled = "" if other == table else f", written '{other}': both are '{place}'"
             raise TopologyError(
-                f"Topology '{self.name}' has a committer for table '{sink.name}' already{spelled}. "
+                f"Topology '{self.name}' has a committer for table '{table}' already{spelled}. "
                 "A table holds one publication per txid: give each committer a table of its own.",
                 number="TXN-110",
             )
+        if in_folder:
+            self._refuse_nested(table, [name for name, lies in places.items() if lies])
 
-    def _refuse_nested(self, sink: Sink, others: Sequence[Sink]) -> None:
+    def _refuse_nested(self, table: str, others: Iterable[str]) -> None:
         """Refuse a table in another one's folder: a VACUUM of that one would delete its files."""
-        folders = [one for one in (sink, *others) if one.committer.lies_in_folder]
-        if sink not in folders:
-            return
-        for other in folders[1:]:
-            outer, inner = sorted((other.name, sink.name), key=lambda name: len(identity(name)))
+        for other in others:
+            outer, inner = sorted((other, table), key=lambda name: len(identity(name)))
             if identity(inner).startswith(f"{identity(outer).rstrip('/')}/"):
                 raise TopologyError(
                     f"Table '{inner}' of topology '{self.name}' lies in the folder of table "
@@ -821,7 +895,8 @@ class Stream:
         open.
 
         Args:
-            table: its path or URI; not a table of this topology (see `state_query`).
+            table: its path or URI, or its name in Spark's catalog, "catalog.schema.table"; not a
+                table of this topology (see `state_query`).
             on: the key columns, which stream and table have under the same names.
             columns: those to add; None: all others of the table.
             storage_options: as for `StateTable`.
@@ -831,7 +906,8 @@ class Stream:
         """
         keys = self._columns_of(on, "lookup")
         wanted = None if columns is None else tuple(columns)
-        node = Dimension(self._node, os.fspath(table), keys, wanted, dict(storage_options or {}))
+        place, options = Place(as_location(table)), dict(storage_options or {})
+        node = Dimension(self._node, place, keys, wanted, options)
         return Stream(self._topology, node)
 
     def state_query(
@@ -1038,6 +1114,67 @@ class TxnState:
         reporting_changes(committer)
         return Stream(self.topology, NewValues(self.sink))
 
+    def publish(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every: Duration = "1 minute",
+        columns: Sequence[str] | None = None,
+        order_by: str | Sequence[str] | None = None,
+        top: int | None = None,
+        by: str | Sequence[str] | None = None,
+        per: str | Sequence[str] | None = None,
+        deletion_vectors: bool = False,
+    ) -> TxnState:
+        """Keep a plain Delta table with keys and final values up, for readers of any kind.
+
+        It has no other columns and each key once, whatever the layout of the state; its log names
+        the txid that it shows. It is written beside the commit turns, from the keys that changed,
+        and also when nothing comes any more and when the run ends. All tables that are published
+        in one round show the same txid.
+
+        Args:
+            path: the table's folder, new or empty.
+            every: how far it may be behind: "10 txids", or a time as "1 minute".
+            columns: all keys and the values to show, in this order; None: all.
+            order_by: columns in whose order rows lie in the files, so that readers skip some, each
+                with "asc" or "desc" behind it; None: the keys.
+            top: only so many rows, the first ones in the order of `by`: of each group by `per`, or
+                of all.
+            by: the order of the ranking; rows of equal rank are in the order of their keys.
+            per: columns of a group.
+            deletion_vectors: mark rows that change as deleted, instead of writing their files anew:
+                for many keys of which few change, anywhere. A reader has to know Delta's deletion
+                vectors (pip install 'txn-spark[vectors]').
+
+        Returns:
+            This state.
+
+        Raises:
+            TopologyError: no such column, half a ranking, no duration, a folder of another table,
+                or a state that cannot be published.
+        """
+        where = f"publish() of table '{self.name}'"
+        committer = self.sink.committer
+        if not isinstance(committer, CanPublish):
+            raise TopologyError(
+                f"{where}: a {type(self.state).__name__} cannot be published. Use a StateTable.",
+                number="TXN-109",
+            )
+        table = committer.published_table(
+            os.fspath(path),
+            every=_pace(every, where),
+            columns=None if columns is None else _names(columns),
+            order_by=None if order_by is None else _names(order_by),
+            top=top,
+            by=None if by is None else _names(by),
+            per=None if per is None else _names(per),
+            deletion_vectors=deletion_vectors,
+        )
+        self.topology._require_free_place(table.name, None)
+        self.sink.published.append(table)
+        return self
+
     def final_values(self, by: str = "window") -> Stream:
         """The keys and values whose time is over, each exactly once (append mode of Spark).
 
@@ -1065,6 +1202,18 @@ class TxnState:
         return Stream(
             self.topology, FinalValues(self.sink, self.state, self.aggregates, self.keys, by)
         )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _pace(every: Duration, where: str) -> tuple[int | None, float | None]:
+    """(txids, seconds) that a published table may be behind; one is None."""
+    match = _TXIDS.fullmatch(every) if isinstance(every, str) else None
+    if match is None:
+        return None, microseconds(every, f"{where}: every") / 1_000_000
+    return int(match[1]), None
 
 
 def _check_name(name: object, what: str) -> None:

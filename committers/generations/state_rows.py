@@ -19,7 +19,7 @@ from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate
-from txn.spark.lazy import sf
+from txn.spark.lazy import sf, st
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -57,22 +57,26 @@ def generation_rows(
     former = _former_layout(properties, layout, spec, table).at(watermark)
     merges = len(layout.keys) < len(former.keys)
     _require_partials(former, layout, merges=merges, table=table)
-    rows = _living(stored, former)
-    types = types_of(spec)
+    rows = _living(former.as_stored(stored), former)
+    columns = st.StructType([st.StructField(n, kind) for n, kind in types_of(spec).items()])
+    types = {field.name: field.dataType for field in layout.stored_schema(columns)}
     were = {name: spec.former_name(name, former.stored) for name in layout.stored}
     values = {name: layout.stored[name] for name, old in were.items() if old in former.stored}
-    columns = {name: types[name] for name in (*layout.keys, *values)}
+    casts = {name: types[name] for name in (*layout.keys, *values)}
     if former.readers_merge and not layout.readers_merge:
         # An aggregate with its own `initial` stores a partial as another type.
         differ = (name for name, one in values.items() if overrides(one, "initial"))
-        columns |= {name: rows.schema[were[name]].dataType for name in differ}
-    rows = renamed_and_cast(rows, {**columns, TXID: types[TXID]}, spec, table)
+        casts |= {name: rows.schema[were[name]].dataType for name in differ}
+    rows = renamed_and_cast(rows, {**casts, TXID: types[TXID]}, spec, table)
     if merges:
         rows = merged_by_key(rows, layout.keys, values, with_txid=True)
     # A key that was renamed or cast after the merge is sent elsewhere.
     merged = former.readers_merge and layout.keys == former.keys
     same = merged and all(stored.schema[k].dataType == types[k] for k in layout.keys)
-    return _complete(rows, former, layout, values, types), merges or same
+    complete = _complete(rows, former, layout, values, types)
+    if isinstance(layout, UpsertLayout):
+        complete = layout.as_written(complete)
+    return complete, merges or same
 
 
 def _former_layout(

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from txn.delta.commits import EXACT, commit_path, epoch_app, incarnation_app
+from txn.delta.commits import EXACT, TXID, commit_path, epoch_app, incarnation_app
 from txn.delta.delta_rs import CommitProperties, DeltaError, DeltaTable, Schema, Transaction
 from txn.delta.loading import is_there
 from txn.errors import (
@@ -156,6 +156,7 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
         Schema.from_json(spec.schema_json()),
         mode="error",
         partition_by=spec.partition_by,
+        description=spec.description,
         configuration={
             **spec.properties(),
             **spec.session_properties(),
@@ -176,11 +177,13 @@ def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
 def stats_columns(spec: TableSpec) -> str:
     """The columns with bounds in the log, in the form of Delta's property: `txid` among them.
 
+    Not a state's values: each txid changes them, so that bounds of a file exclude nothing.
     delta-rs skips every file that lacks a bound of one of them, and its own bounds are wrong for
     some other types (NaN, decimals of more than 16 digits).
     """
-    names = (name for name, kind in spec.columns if name not in spec.partition_by)
     kinds = dict(spec.columns)
+    some = (*spec.keys, TXID) if spec.values else kinds
+    names = (name for name in kinds if name in some and name not in spec.partition_by)
     exact = (name for name in names if isinstance(kinds[name], str) and kinds[name] in EXACT)
     return ",".join(name if _IDENTIFIER.fullmatch(name) else f"`{name}`" for name in exact)
 

@@ -70,5 +70,5 @@ def _with_comments(spec: TableSpec, table: TableDefinition) -> dict[str, Any]:
     schema: dict[str, Any] = json.loads(spec.schema_json())
     for field in schema["fields"]:
         old = spec.former_name(field["name"], notes)
-        field["metadata"] = notes.get(old, {})
+        field["metadata"] = notes.get(old, field["metadata"])
     return schema

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from committers.publishing.files import BUCKET
-from txn.changes import EXPIRY, Expiry, TableShape, former_name
-from txn.delta.commits import FIRST_TXID
-from txn.delta.topology_table import EXPIRING_FORMAT
+from txn.changes import EXPIRY, STORED, Expiry, TableShape, former_name
+from txn.delta.commits import FIRST_TXID, TXID
+from txn.delta.topology_table import EXPIRING_FORMAT, SHOWN_FORMAT
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
@@ -33,6 +33,8 @@ know the marks of removal would count void rows."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
+_INTERNAL = "internal to txn"
+"""The comment of a column that the topology needs, and readers do not."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class TableSpec:
     """The first txid of a table that is created now."""
     columns_were: Mapping[str, str] = field(default_factory=dict)
     """Column -> its former name in the table."""
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """Column -> its comment in a catalog; none for a table without a name there."""
 
     def former_name(self, column: str, stored: Container[str]) -> str:
         """Return the name in the table, which has the `stored` columns, of a column."""
@@ -81,7 +85,7 @@ class TableSpec:
         removal = {} if self.remove_where is None else {_REMOVE_WHERE: self.remove_where}
         expiry = {} if self.expiry is None else {EXPIRY: self.expiry.as_text()}
         return {
-            "txn.format": FORMAT if self.expiry is None else EXPIRING_FORMAT,
+            "txn.format": self._format,
             "txn.topology": self.topology,
             "txn.kind": self.kind,
             "txn.semantics": self.semantics.value,
@@ -91,6 +95,12 @@ class TableSpec:
             **removal,
             **expiry,
         }
+
+    @property
+    def _format(self) -> str:
+        if any(name.startswith(STORED) for name, _ in self.columns):
+            return SHOWN_FORMAT
+        return FORMAT if self.expiry is None else EXPIRING_FORMAT
 
     def first_properties(self) -> dict[str, str]:
         """The table's first txid as a property, if others were committed before."""
@@ -103,10 +113,33 @@ class TableSpec:
     def schema_json(self) -> str:
         """The columns as a Delta (and Spark) schema, everything nullable."""
         fields = [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            {"name": name, "type": kind, "nullable": True, "metadata": self._metadata(name)}
             for name, kind in self.columns
         ]
         return json.dumps({"type": "struct", "fields": fields})
+
+    def _metadata(self, column: str) -> dict[str, str]:
+        comment = self._note(column) or self.comments.get(column)
+        return {} if comment is None else {"comment": comment}
+
+    def _note(self, column: str) -> str | None:
+        """The comment of a column that the topology needs, and readers do not."""
+        if column in (*self.keys, *(value for value, *_ in self.values)):
+            return None
+        if column == TXID:
+            return f"{_INTERNAL}: the newest transaction that wrote the row"
+        if not self.values:
+            return None
+        if column.startswith(STORED):
+            return f"{_INTERNAL}: what {column.removeprefix(STORED)} is computed from"
+        if column.startswith("prev_"):
+            return f"{_INTERNAL}: {column.removeprefix('prev_')} before that transaction"
+        return _INTERNAL
+
+    @property
+    def description(self) -> str | None:
+        """The comment of a new table; None without a name in a catalog."""
+        return f"Kept by topology '{self.topology}'" if self.comments else None
 
     @property
     def shape(self) -> TableShape:

@@ -1,33 +1,21 @@
-"""Built-in aggregates in DuckDB's SQL: how partials of a key merge, and what readers see of them.
+"""Built-in aggregates in SQL: how partials of a key merge, and what readers see of them.
 
 Both mirror `Aggregate.merge` and `Aggregate.result`, which are expressions of Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from committers import aggregates as agg
-from committers.reading.types import (
-    element_of,
-    field_of,
-    mean_type,
-    precision_of,
-    quoted,
-    type_text,
-)
+from committers.reading.dialect import Dialect
+from committers.reading.types import element_of, field_of, mean_type
 from txn.interfaces import Aggregate
 
-__all__ = ["DISTINCT", "InSql", "in_sql"]
-
-DISTINCT = "txn_count_distinct"
-"""The function of `committers.reading.sketches`: a list of sketches -> the estimate for all."""
-_ONE, _OTHER = '"txn one"', '"txn other"'
-"""Names of the query alone: no column of a Delta table has a space in its name."""
+__all__ = ["InSql", "in_sql"]
 
 
 @dataclass(frozen=True)
@@ -51,18 +39,19 @@ class InSql:
         return (self.merged_result or self.result)(merged)
 
 
-_Maker = Callable[[Any, Any], InSql]
-"""(aggregate, type of its stored values) -> the aggregate in SQL."""
+_Maker = Callable[[Any, Any, Dialect], InSql]
+"""(aggregate, type of its stored values, dialect) -> the aggregate in SQL."""
 
 
-def in_sql(aggregate: Aggregate, kind: Any) -> InSql | None:
+def in_sql(aggregate: Aggregate, kind: Any, dialect: Dialect) -> InSql | None:
     """An aggregate in SQL; None if only its own program can compute it.
 
     Args:
         kind: type of the stored values, as in the JSON of a schema.
+        dialect: it does not lack the aggregate.
     """
     make = _IN_SQL.get(type(aggregate))
-    return None if make is None else make(aggregate, kind)
+    return None if make is None else make(aggregate, kind, dialect)
 
 
 def _as_stored(x: str) -> str:
@@ -72,152 +61,101 @@ def _as_stored(x: str) -> str:
 def _over(function: str) -> _Maker:
     """An aggregate over partials of one type, which gives that type."""
 
-    def make(_: Aggregate, kind: Any) -> InSql:
-        return InSql(kind, _as_stored, lambda x: f"{function}({x})")
+    def make(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+        return InSql(kind, _as_stored, partial(dialect.over, function))
 
     return make
 
 
 def _extreme(*, descending: bool) -> _Maker:
-    def make(aggregate: Aggregate, kind: Any) -> InSql:
-        if isinstance(kind, str):
-            return _over("MAX" if descending else "MIN")(aggregate, kind)
-        return InSql(kind, _as_stored, partial(_first, kind=kind, descending=descending))
+    def make(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+        merged = partial(dialect.extreme, kind=kind, descending=descending)
+        return InSql(kind, _as_stored, merged)
 
     return make
 
 
 def _ordered(*, descending: bool) -> _Maker:
-    def make(_: Aggregate, kind: Any) -> InSql:
-        first = partial(_first, kind=kind, descending=descending)
-        return InSql(field_of(kind, "value"), lambda x: f"{x}.value", first)
+    def make(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+        merged = partial(dialect.extreme, kind=kind, descending=descending)
+        return InSql(field_of(kind, "value"), partial(dialect.field, name="value"), merged)
 
     return make
 
 
-def _avg(_: Aggregate, kind: Any) -> InSql:
-    total = field_of(kind, "sum")
+def _count(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+    return InSql(kind, _as_stored, lambda x: f"COALESCE({dialect.sum(x, kind)}, 0)")
+
+
+def _sum(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+    return InSql(kind, _as_stored, partial(dialect.sum, kind=kind))
+
+
+def _avg(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+    kinds = {name: field_of(kind, name) for name in ("sum", "count")}
 
     def merged(x: str) -> str:
-        return f"{{'sum': {_sum(f'{x}.sum', total)}, 'count': {_sum(f'{x}.count', 'long')}}}"
+        totals = {n: dialect.sum(dialect.field(x, n), one) for n, one in kinds.items()}
+        return dialect.row(totals, kind)
 
     def result(x: str) -> str:
-        mean = f"CAST({x}.sum AS DOUBLE) / {x}.count"
-        if precision_of(total) is not None:
-            mean = _exact_mean(f"{x}.sum", f"{x}.count", total)
-        return f"CASE WHEN {x}.count > 0 THEN {mean} END"
+        total, count = (dialect.field(x, name) for name in kinds)
+        return f"CASE WHEN {count} > 0 THEN {dialect.quotient(total, count, kinds['sum'])} END"
 
-    return InSql(mean_type(total), result, merged)
-
-
-def _exact_mean(total: str, count: str, kind: Any) -> str:
-    """The quotient of a decimal and a count, rounded half up as by Spark. DuckDB makes a double."""
-    decimal, mean = precision_of(kind), precision_of(mean_type(kind))
-    assert decimal is not None
-    assert mean is not None
-    more = f"CAST(1{'0' * (mean[1] - decimal[1])} AS HUGEINT)"
-    # A decimal of 38 digits has no room for a factor, its digits alone have.
-    digits = f"ABS(CAST(REPLACE(CAST({total} AS VARCHAR), '.', '') AS HUGEINT))"
-    many = f"CAST({count} AS HUGEINT)"
-    rest = f"((({digits} % {many}) * {more} * 2 + {many}) // ({many} * 2))"
-    whole = f"CAST(({digits} // {many}) * {more} + {rest} AS DECIMAL(38,0))"
-    unit = f"CAST('{Decimal(1).scaleb(-mean[1]):f}' AS DECIMAL(38,{mean[1]}))"
-    value = f"CAST({whole} * {unit} AS DECIMAL({mean[0]},{mean[1]}))"
-    return f"CASE WHEN {total} < 0 THEN -{value} ELSE {value} END"
+    return InSql(mean_type(kinds["sum"]), result, merged)
 
 
 def _variance(*, root: bool) -> _Maker:
-    def merged(x: str) -> str:
-        moments = f"LIST({x} ORDER BY txid NULLS FIRST) FILTER (WHERE {x}.count > 0)"
-        return f"LIST_REDUCE({moments}, lambda {_ONE}, {_OTHER}: {_both_moments(_ONE, _OTHER)})"
+    def make(_: Aggregate, kind: Any, dialect: Dialect) -> InSql:
+        def both(one: str, other: str) -> str:
+            return _both_moments(one, other, kind, dialect)
 
-    def result(x: str) -> str:
-        value = f"{x}.m2 / ({x}.count - 1)"
-        return f"CASE WHEN {x}.count > 1 THEN {f'SQRT({value})' if root else value} END"
+        def result(x: str) -> str:
+            count = dialect.field(x, "count")
+            value = f"{dialect.field(x, 'm2')} / ({count} - 1)"
+            return f"CASE WHEN {count} > 1 THEN {f'SQRT({value})' if root else value} END"
 
-    return lambda _, _kind: InSql("double", result, merged)
+        return InSql("double", result, partial(dialect.moments, kind=kind, both=both))
+
+    return make
 
 
-def _both_moments(one: str, other: str) -> str:
+def _both_moments(one: str, other: str, kind: Any, dialect: Dialect) -> str:
     """`Variance._combine`."""
-    far, count = f"({other}.mean - {one}.mean)", f"({one}.count + {other}.count)"
-    mean = f"{one}.mean + {far} * {other}.count / {count}"
-    m2 = f"{one}.m2 + {other}.m2 + {far} * {far} * {one}.count * {other}.count / {count}"
-    return f"{{'count': {count}, 'mean': {mean}, 'm2': {m2}}}"
+    (n, a, s), (m, b, t) = (
+        [dialect.field(x, name) for name in ("count", "mean", "m2")] for x in (one, other)
+    )
+    far, count = f"({b} - {a})", f"({n} + {m})"
+    mean = f"{a} + {far} * {m} / {count}"
+    m2 = f"{s} + {t} + {far} * {far} * {n} * {m} / {count}"
+    return dialect.row({"count": count, "mean": mean, "m2": m2}, kind)
 
 
-def _collected(aggregate: Any, kind: Any) -> InSql:
+def _collected(aggregate: Any, kind: Any, dialect: Dialect) -> InSql:
     """The first elements of all lists, sorted; of a set each once."""
     is_set = isinstance(aggregate, agg.CollectSet)
-    order = _order(_ONE, element_of(kind), descending=isinstance(aggregate, agg.LastN))
-    most = aggregate.limit if is_set else aggregate.n
-
-    def merged(x: str) -> str:
-        lists = f"FLATTEN(LIST({x}) FILTER (WHERE {x} IS NOT NULL))"
-        return f"LIST_DISTINCT({lists})" if is_set else lists
-
-    def merged_result(x: str) -> str:
-        # The list of no elements is no row of UNNEST, and NULL stays NULL.
-        sorted_ = f"(SELECT LIST({_ONE} ORDER BY {order}) FROM (SELECT UNNEST({x}) AS {_ONE}))"
-        return f"CASE WHEN {x} IS NOT NULL THEN COALESCE({sorted_}, [])[1:{most}] END"
-
-    return InSql(kind, _as_stored, merged, merged_result)
-
-
-def _distinct(_: Aggregate, _kind: Any) -> InSql:
-    def merged(x: str) -> str:
-        return f"LIST({x}) FILTER (WHERE {x} IS NOT NULL)"
-
-    def result(x: str) -> str:
-        return f"CASE WHEN {x} IS NOT NULL THEN {DISTINCT}([{x}]) END"
-
-    return InSql("long", result, merged, lambda x: f"{DISTINCT}({x})")
-
-
-def _sum(x: str, kind: Any) -> str:
-    # Wide as a sum is in DuckDB; what does not fit back is an error, as in Spark.
-    return f"CAST(SUM({x}) AS {type_text(kind, x)})"
-
-
-def _first(x: str, kind: Any, *, descending: bool) -> str:
-    return f"FIRST({x} ORDER BY {_order(x, kind, descending)}) FILTER (WHERE {x} IS NOT NULL)"
-
-
-def _order(x: str, kind: Any, descending: bool) -> str:
-    """Return a term of ORDER BY that orders values as Spark does: NULL first, at any depth.
-
-    DuckDB puts a NULL within an array or a struct last, whatever ORDER BY says. So each inner value
-    becomes a struct that begins with whether it is a value.
-    """
-    way = "DESC NULLS LAST" if descending else "ASC NULLS FIRST"
-    return f"{_comparable(x, kind)} {way}"
-
-
-def _comparable(x: str, kind: Any, depth: int = 0) -> str:
-    if isinstance(kind, str):
-        return x
-    if kind["type"] == "array":
-        one = f'"txn {depth}"'
-        inner = _inner(one, element_of(kind), depth + 1)
-        return f"LIST_TRANSFORM({x}, lambda {one}: {inner})"
-    fields = (
-        f"'{n}': {_inner(_field(x, field), field['type'], depth)}"
-        for n, field in enumerate(kind["fields"])
+    first = partial(
+        dialect.first_of,
+        kind=element_of(kind),
+        most=aggregate.limit if is_set else aggregate.n,
+        descending=isinstance(aggregate, agg.LastN),
     )
-    return f"CASE WHEN {x} IS NOT NULL THEN {{{', '.join(fields)}}} END"
+    return InSql(kind, _as_stored, partial(dialect.elements, distinct=is_set), first)
 
 
-def _field(x: str, field: Mapping[str, Any]) -> str:
-    return f"{x}.{quoted(field['name'])}"
+def _distinct(_: Aggregate, _kind: Any, dialect: Dialect) -> InSql:
+    def of_one(x: str) -> str:
+        return dialect.distinct.format(x=x)
 
+    def of_all(x: str) -> str:
+        return dialect.distinct_of_all.format(x=x)
 
-def _inner(x: str, kind: Any, depth: int) -> str:
-    return f"{{'is': {x} IS NOT NULL, 'value': {_comparable(x, kind, depth)}}}"
+    return InSql("long", of_one, of_all, _as_stored)
 
 
 _IN_SQL: dict[type[Aggregate], _Maker] = {
-    agg.Count: lambda _, kind: InSql(kind, _as_stored, lambda x: f"COALESCE({_sum(x, kind)}, 0)"),
-    agg.Sum: lambda _, kind: InSql(kind, _as_stored, lambda x: _sum(x, kind)),
+    agg.Count: _count,
+    agg.Sum: _sum,
     agg.Avg: _avg,
     agg.Min: _extreme(descending=False),
     agg.Max: _extreme(descending=True),

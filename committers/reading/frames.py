@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import dataset
 
 from committers.publishing.files import load_files
-from committers.reading.aggregate_sql import DISTINCT
+from committers.publishing.shown import version_showing
 from committers.reading.changes import CHANGE_TYPE, changes_sql
+from committers.reading.dialect import DIALECTS, DISTINCT, DialectName
 from committers.reading.html import as_html
 from committers.reading.lookup import KeyLookup, KeysAndQuery
 from committers.reading.query import ShownSql, rows_sql
@@ -56,14 +57,23 @@ class _Loaded:
     txid: int | None
 
     @classmethod
-    def of(cls, storage: Storage, txid: int | None) -> _Loaded:
-        """Load the version, which for a table of rows is the newest one."""
+    def of(cls, storage: Storage, txid: int | None, *, by_files: bool = True) -> _Loaded:
+        """Load the version, which for a table of rows is the newest one.
+
+        Args:
+            by_files: refuse a table of which the files alone do not say what it holds.
+        """
         newest = require(storage)
-        is_state = newest.metadata().configuration.get("txn.kind") != "append"
+        kind = newest.metadata().configuration.get("txn.kind")
+        is_state = kind not in ("append", "published")
         table = newest
-        if is_state and txid is not None:
+        if kind == "published":
+            at, txid = version_showing(storage, txid), None
+            table = newest if at is None else load(storage, at)
+        elif is_state and txid is not None:
             table = load(storage, version_of(storage, txid))
-        _require_plain_files(table, storage.location)
+        if by_files:
+            _require_plain_files(table, storage.location)
         fields = json.loads(table.schema().to_json())["fields"]
         columns = {field["name"]: field["type"] for field in fields}
         if not is_state:
@@ -102,16 +112,18 @@ class _Loaded:
         """True if a file that stays shows the same keys and values: no row of others meets its."""
         return self.shape is not None and not self.shape.readers_merge and not self.shape.expiry
 
-    def query(self, source: str, names: Sequence[str] | None) -> str:
+    def query(
+        self, source: str, names: Sequence[str] | None, dialect: DialectName = "duckdb"
+    ) -> str:
         """The SQL of some columns; None: all.
 
         Args:
-            source: what stands after FROM for the files; empty: there are none.
+            source: what stands after FROM for the table; empty: there are no files.
         """
-        where = self.storage.location
+        where, engine = self.storage.location, DIALECTS[dialect]
         if self.shape is None:
-            return rows_sql(self.columns, source, names, self.txid, where)
-        return ShownSql(self.shape, self.columns, where).text(source, names)
+            return rows_sql(self.columns, source, names, self.txid, where, engine)
+        return ShownSql(self.shape, self.columns, where, engine).text(source, names)
 
 
 class Frames(ABC):
@@ -135,22 +147,43 @@ class Frames(ABC):
         except (TxnError, DeltaError):
             return None
 
-    def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
-        """Keys and values, or rows, as one query over the table's files, in DuckDB's SQL.
+    def sql(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        dialect: DialectName = "duckdb",
+        table: str | None = None,
+    ) -> str:
+        """Keys and values, or rows, as one query in the SQL of an engine.
 
-        It is that of one version, and fails when VACUUM has deleted its files. Values of
-        `CountDistinct` need a function that only `to_duckdb` provides.
+        It is that of one version, and fails when VACUUM has deleted its files. In DuckDB's SQL it
+        names the files, and values of `CountDistinct` need a function that only `to_duckdb`
+        provides. Spark and Trino read the table by Delta's log.
 
         Args:
             txid: as of this txid; None: as of the newest version.
             columns: names in their order; None: all.
+            dialect: the engine: "duckdb", "spark" or "trino".
+            table: the table's name in a catalog of Spark or Trino, its parts without quotes; None:
+                in Spark its path, in Trino `delta.default.` and the last part of the path.
 
         Raises:
             TableRefusedError: as `read`; or the table has no such column, or a value is of an
-                aggregate of the user's own that shows another value than it stores.
+                aggregate of the user's own that shows another value than it stores; or the engine
+                cannot compute a value as Spark does.
+            ValueError: another dialect; or a name for DuckDB, which reads files.
         """
-        loaded = _Loaded.of(self._folder(), txid)
-        return loaded.query(loaded.source(None), columns)
+        if dialect not in DIALECTS or (dialect == "duckdb" and table is not None):
+            raise ValueError(
+                f"dialect={dialect!r} and table={table!r} name no query: the dialects are "
+                f"{', '.join(DIALECTS)}, and with duckdb there is no table= to name."
+            )
+        loaded = _Loaded.of(self._folder(), txid, by_files=dialect == "duckdb")
+        if dialect == "duckdb":
+            return loaded.query(loaded.source(None), columns)
+        url, version = loaded.storage.url(), loaded.table.version()
+        return loaded.query(DIALECTS[dialect].source(url, version, table), columns, dialect)
 
     def to_duckdb(
         self,

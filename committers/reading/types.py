@@ -1,15 +1,19 @@
-"""Delta's types in DuckDB's words."""
+"""Delta's types in the words of DuckDB and other engines."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from txn.errors import TableRefusedError
 
 __all__ = [
+    "DUCKDB_TYPES",
+    "TypeWords",
     "element_of",
     "field_of",
+    "has_instant",
     "mean_type",
     "precision_of",
     "quoted",
@@ -41,34 +45,59 @@ def quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def type_text(kind: Any, column: str) -> str:
-    """A type of Delta's schema, as DuckDB writes it.
+class TypeWords(NamedTuple):
+    """How an engine writes types; a template has {} for each type within. By default as DuckDB."""
+
+    engine: str = "DuckDB"
+    names: Mapping[str, str] = {}
+    """Type in the JSON of a schema -> its name, where DuckDB has another one."""
+    array: str = "{}[]"
+    map: str = "MAP({}, {})"
+    struct: str = "STRUCT({})"
+    quote: Callable[[str], str] = quoted
+
+
+DUCKDB_TYPES = TypeWords()
+
+
+def type_text(kind: Any, column: str, words: TypeWords = DUCKDB_TYPES) -> str:
+    """A type of Delta's schema, as an engine writes it.
 
     Args:
         kind: as in the JSON of a schema.
         column: its column, for the error.
+        words: those of the engine.
 
     Raises:
-        TableRefusedError: DuckDB has no such type.
+        TableRefusedError: the engine has no such type.
     """
     if isinstance(kind, str):
-        if (found := _PLAIN.get(kind)) is not None:
+        if (found := words.names.get(kind, _PLAIN.get(kind))) is not None:
             return found
         if (match := _DECIMAL.fullmatch(kind)) is not None:
             return f"DECIMAL({match[1]},{match[2]})"
     elif kind["type"] == "array":
-        return f"{type_text(kind['elementType'], column)}[]"
+        return words.array.format(type_text(kind["elementType"], column, words))
     elif kind["type"] == "map":
-        key, value = (type_text(kind[part], column) for part in ("keyType", "valueType"))
-        return f"MAP({key}, {value})"
+        parts = (type_text(kind[part], column, words) for part in ("keyType", "valueType"))
+        return words.map.format(*parts)
     elif kind["type"] == "struct":
-        fields = (f"{quoted(f['name'])} {type_text(f['type'], column)}" for f in kind["fields"])
-        return f"STRUCT({', '.join(fields)})"
+        kinds = ((f["name"], type_text(f["type"], column, words)) for f in kind["fields"])
+        fields = (f"{words.quote(name)} {text}" for name, text in kinds)
+        return words.struct.format(", ".join(fields))
     raise TableRefusedError(
-        f"Column '{column}' has the type {kind}, which DuckDB does not have. Read the table with "
-        "Spark, or leave the column out: columns=[...].",
+        f"Column '{column}' has the type {kind}, which {words.engine} does not have. Read the "
+        "table with Spark, or leave the column out: columns=[...].",
         number="TXN-310",
     )
+
+
+def has_instant(kind: Any) -> bool:
+    """Return whether a type is a timestamp, or has one within."""
+    if isinstance(kind, str):
+        return kind == "timestamp"
+    inner = [kind.get(part, "") for part in ("elementType", "keyType", "valueType")]
+    return any(map(has_instant, [*inner, *(field["type"] for field in kind.get("fields", ()))]))
 
 
 def precision_of(kind: Any) -> tuple[int, int] | None:

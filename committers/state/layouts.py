@@ -12,6 +12,8 @@ keys (`committers.state.removal`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
@@ -21,7 +23,7 @@ from committers.state.keys import bucket_of
 from committers.state.merging import merged_by_key
 from committers.state.partials import ROWS, overrides
 from committers.state.removal import REMOVED, marks_of, without_removed
-from committers.state.shape import StateShape, types_with
+from committers.state.shape import StateShape, stored_name, types_with
 from txn.delta.commits import TXID
 from txn.interfaces import WATERMARK
 from txn.spark.keys import joined_by_key, with_keys_of
@@ -64,9 +66,10 @@ class UpsertLayout(StateShape):
     @property
     def bookkeeping(self) -> tuple[str, ...]:
         """The table's own columns, in their order, the bucket last."""
+        forms = (stored_name(value) for value in self.values if value in self.apart)
         previous = (*(f"prev_{value}" for value in self.stored), PREV_TXID)
         removed = (REMOVED,) if self.keeps_removed else ()
-        return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
+        return (TXID, *forms, *(previous if self.keeps_previous else ()), *removed, BUCKET)
 
     def table_schema(self, spark: SparkSession, partials: st.StructType) -> st.StructType:
         """Columns of the table, given those of the partials. Runs no job."""
@@ -79,6 +82,10 @@ class UpsertLayout(StateShape):
         own: dict[str, DataType] = {TXID: st.LongType(), PREV_TXID: st.LongType()}
         own |= {REMOVED: st.BooleanType(), BUCKET: st.IntegerType()}
         own |= {f"prev_{name}": types[name] for name in self.stored}
+        own |= {stored_name(name): types[name] for name in self.apart}
+        stored = st.StructType([st.StructField(name, kind) for name, kind in types.items()])
+        seen = {name: self.shown_value(name, sf.col(quoted(name))) for name in self.apart}
+        types = types_with(spark, stored, seen)
         fields = [st.StructField(name, types[name]) for name in (*self.keys, *self.stored)]
         fields += [st.StructField(name, own[name]) for name in self.bookkeeping]
         return st.StructType(fields)
@@ -94,6 +101,23 @@ class UpsertLayout(StateShape):
     def living(self, rows: DataFrame) -> DataFrame:
         """One row for each key that readers see: keys and values as stored."""
         return self.unended(self.alive(rows))
+
+    def as_in(self, columns: Collection[str]) -> UpsertLayout:
+        """The layout of a table that has these columns already: its values stay as they are."""
+        as_they_are = {*columns} - self.apart_in(columns)
+        return replace(self, apart=self.apart - as_they_are)
+
+    def as_written(self, rows: DataFrame) -> DataFrame:
+        """The rows as the table holds them, given each value's stored form under its name."""
+        if not self.apart:
+            return rows
+        columns = {name: sf.col(quoted(name)) for name in rows.columns}
+        for name in self.apart:
+            stored = columns[stored_name(name)] = columns[name]
+            shown = self.shown_value(name, stored)
+            columns[name] = sf.when(~sf.col(REMOVED), shown) if self.keeps_removed else shown
+        names = (*self.keys, *self.stored, *self.bookkeeping)
+        return rows.select(*(columns[name].alias(name) for name in names))
 
     def with_bucket(self, groups: DataFrame) -> DataFrame:
         """Add the hash bucket to the partials of a batch, one row per group."""

@@ -54,7 +54,8 @@ def described_values(shape: StateShape) -> tuple[tuple[str, ...], ...]:
     for name, aggregate in shape.aggregates.items():
         text = identity(aggregate)
         entry: tuple[str, ...] = (name, text)
-        if shape.readers_merge or overrides(aggregate, "result"):
+        computed = overrides(aggregate, "result") and name not in shape.apart
+        if shape.readers_merge or computed:
             is_builtin = type(by_identity(text)) is type(aggregate)
             entry = (name, text, _RESULT if is_builtin else _OWN_RESULT)
         entries.append(entry)

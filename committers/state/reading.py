@@ -18,6 +18,7 @@ from txn.delta.commits import TXID
 from txn.errors import StateError, TableRefusedError
 from txn.interfaces import KeysReader, Staged
 from txn.spark.lazy import sf, st
+from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -100,6 +101,20 @@ class StateReader(TableReader, ABC, Generic[L]):
     def living_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """(one stored row per key that readers see as of `txid`, the files read)."""
 
+    def changed_after(
+        self, former: int, txid: int, session: SparkSession
+    ) -> tuple[DataFrame, list[str]]:
+        """(at least the keys of rows of txids after `former`, as of `txid`; the files read)."""
+        rows, paths = self._rows_as_of(txid, session)
+        return self._shown_of_changed(rows.where(sf.col(TXID) > former)), paths
+
+    def _shown_of_changed(self, rows: DataFrame) -> DataFrame:
+        return rows.select(*(sf.col(quoted(key)) for key in self._layout.keys)).distinct()
+
+    @abstractmethod
+    def _rows_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """(the stored rows as of `txid`, with the txid that last wrote each; the files read)."""
+
     def ending(
         self, txid: int, watermark: int | None, session: SparkSession
     ) -> tuple[DataFrame, list[str]]:
@@ -149,6 +164,12 @@ class UpsertReader(StateReader[UpsertLayout]):
         rows, paths, layout = self._as_of(txid, session, exact=True)
         return layout.unended(rows), paths
 
+    def _rows_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        return self._as_of(txid, session, exact=True)[:2]
+
+    def _shown_of_changed(self, rows: DataFrame) -> DataFrame:
+        return self._layout.shown_once(rows)  # each key has one row, which has all of its values
+
     def _as_of(
         self, txid: int, session: SparkSession, *, exact: bool
     ) -> tuple[DataFrame, list[str], UpsertLayout]:
@@ -193,7 +214,7 @@ class UpsertReader(StateReader[UpsertLayout]):
         Args:
             revert_from: revert rows to their state before this txid; None: leave them.
         """
-        stored = self._read(paths, session)
+        stored = self._layout.as_stored(self._read(paths, session))
         if revert_from is None:
             return self._layout.alive(stored)
         return self._layout.revert(stored, revert_from)
@@ -218,6 +239,9 @@ class LogReader(StateReader[LogLayout]):
         rows, paths = self.before(txid + 1, session)
         layout = self._layout_as_of(txid)
         return layout.living(rows), paths
+
+    def _rows_as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        return self.before(txid + 1, session)
 
     def touched(
         self,

@@ -8,13 +8,14 @@ A committer makes it from the program, a reader from the table's properties
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from committers.expressions import bigint
 from committers.state.expiring import BOUND, after_bound, hidden_values, require_time
 from committers.state.partials import nullable, overrides
+from txn.changes import STORED
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Expiry
 from txn.spark.event_times import null_time
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
     from typing_extensions import Self
 
-__all__ = ["StateShape", "types_with"]
+__all__ = ["StateShape", "stored_name", "types_with"]
 
 _NOW = passing("now")
 
@@ -45,6 +46,8 @@ class StateShape(ABC):
         keeps_previous: True if rows carry their previous values, `prev_<value>` and `prev_txid`.
         expiry: when keys end; None: never.
         watermark: that of the txid as of which rows are shown; None: no key has ended.
+        apart: values that the table holds as readers see them, with the stored form in a column
+            of its own (`stored_name`).
     """
 
     keys: tuple[str, ...]
@@ -54,6 +57,7 @@ class StateShape(ABC):
     keeps_previous: bool = False
     expiry: Expiry | None = None
     watermark: int | None = None
+    apart: frozenset[str] = frozenset()
 
     readers_merge: ClassVar[bool]
     """True if a reader needs every aggregate, because a key has several rows."""
@@ -186,8 +190,42 @@ class StateShape(ABC):
         self, rows: DataFrame, value: Callable[[str, Column], Column], *others: Column
     ) -> DataFrame:
         keys = (sf.col(quoted(key)) for key in self.keys)
-        values = (value(name, sf.col(quoted(name))).alias(name) for name in self.values)
+        apart = self.apart_in(rows.columns)
+        values = (
+            sf.col(quoted(name)) if name in apart else value(name, _column(name)).alias(name)
+            for name in self.values
+        )
         return rows.select(*keys, *values, *others)
+
+    # --- values as readers see them, in the table --------------------------------------------
+
+    def apart_in(self, columns: Collection[str]) -> frozenset[str]:
+        """The values that a table with these columns holds as readers see them."""
+        own = {*self.keys, *self.values}
+        forms = {name: stored_name(name) for name in self.values}
+        return frozenset(n for n, form in forms.items() if form in columns and form not in own)
+
+    def as_stored(self, rows: DataFrame) -> DataFrame:
+        """The rows of the table, with each value's stored form under its name."""
+        apart = self.apart_in(rows.columns)
+        if not apart:
+            return rows
+        forms = {stored_name(name) for name in apart}
+        columns = (
+            sf.col(quoted(stored_name(name))).alias(name) if name in apart else _column(name)
+            for name in rows.columns
+            if name not in forms
+        )
+        return rows.select(*columns)
+
+    def stored_schema(self, table: st.StructType) -> st.StructType:
+        """The columns of `as_stored`, given those of the table."""
+        apart = self.apart_in(table.fieldNames())
+        forms = {stored_name(name) for name in apart}
+        kinds = {field.name: field.dataType for field in table}
+        kept = [name for name in kinds if name not in forms]
+        kinds |= {name: kinds[stored_name(name)] for name in apart}
+        return st.StructType([st.StructField(name, kinds[name]) for name in kept])
 
     def shown_schema(self, spark: SparkSession, table: st.StructType) -> st.StructType:
         """Keys and values as readers see them, given the table's columns. Runs no job."""
@@ -196,7 +234,7 @@ class StateShape(ABC):
             for name, aggregate in self.aggregates.items()
             if overrides(aggregate, "initial") or overrides(aggregate, "result")
         }
-        types = types_with(spark, table, differ)
+        types = types_with(spark, self.stored_schema(table), differ)
         return st.StructType(
             [st.StructField(name, types[name]) for name in (*self.keys, *self.values)]
         )
@@ -256,6 +294,11 @@ class StateShape(ABC):
         values = (sf.when(exists, after(name)).alias(name) for name in self.values)
         previous = (sf.when(existed, before(name)).alias(f"prev_{name}") for name in self.values)
         return [*keys, *values, *previous]
+
+
+def stored_name(value: str) -> str:
+    """The column with the stored form of a value that a table holds as readers see it."""
+    return STORED + value
 
 
 def _column(name: str) -> Column:

@@ -66,6 +66,11 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     def _spec(self, schema: StructType) -> TableSpec:
         self._cached_rewrite = None
+        if self._owner is None and not self._policy().rebuilt:
+            if self._log.version < 0:
+                self._log.attach(self._opened.topology)
+            held = self._logged_schema().fieldNames() if self._log.version >= 0 else ()
+            self._layout = self._layout.as_in(held)
         return super()._spec(schema)
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
@@ -165,6 +170,18 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         attempt = TransactionAttempt(committed + 1, 0)
         return self._area.write(rows, attempt, partition_by=BUCKET)
 
+    # --- published tables --------------------------------------------------------------------
+
+    def readable_txid(self, committed: int) -> int:
+        """The committed txid as of which the newest files can be read: `committed`, or later.
+
+        An opaque table has the values before its newest publication, and no older ones.
+        """
+        last = self._log.last_publication()
+        if not self._layout.keeps_previous or last is None or last[1].last_txid <= committed:
+            return committed
+        return last[1].first_txid - 1
+
     # --- changes -----------------------------------------------------------------------------
 
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
@@ -210,7 +227,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             return None
         place = storage or self._storage
         reader = bucket_reader(self._spark, schema, place)
-        return reader.parquet(*map(place.read_url, paths))
+        return self._layout.as_stored(reader.parquet(*map(place.read_url, paths)))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version if it is the next one; read it back.

@@ -112,6 +112,7 @@ class BucketRewrite:
         for share in shares:
             before = [file for file in old if file.bucket in share]
             stored = self._read(before, url_of, self._stored, self._table, self._storage)
+            stored = None if stored is None else layout.as_stored(stored)
             if stored is not None and reverts:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
@@ -123,11 +124,13 @@ class BucketRewrite:
                 partials, staged_at, self._scratch, self._staged_columns, self._scratch_storage
             )
             pairs.append((stored, staged))
-        return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
+        rows = self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
+        return layout.as_written(rows)
 
     @cached_property
     def _join(self) -> UpsertJoin:
-        return UpsertJoin(self._layout, self._table, self._partials)
+        table = self._layout.stored_schema(self._table)
+        return UpsertJoin(self._layout, table, self._partials)
 
     def _read(
         self,

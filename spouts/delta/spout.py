@@ -39,9 +39,11 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.catalog import SparkCatalog
 from txn.spark.names import quoted
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
+from txn.storage.catalog_names import as_location, located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,8 +68,8 @@ class DeltaSpout(Spout[DeltaBatch]):
     reaches another such table.
 
     Args:
-        path: the table's folder: a local path or an object-store URI. While there is no table,
-            there is nothing to read.
+        path: the table's folder, a local path or an object-store URI; or its name in Spark's
+            catalog, "catalog.schema.table". While there is no table, there is nothing to read.
         start: where the first batch begins: "first" (version 0), "latest" (after the newest
             version at the time of the first plan; that batch is empty), or a version.
         changes: read Delta's change data feed: the columns of the table and `_change_type`,
@@ -108,7 +110,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         schema: str | StructType | None = None,
         new_columns: NewColumns = "fail",
     ) -> None:
-        self._location = location = os.fspath(path)
+        self._given = location = as_location(path)
         self._name = f"DeltaSpout({location!r})"
         is_version = isinstance(start, int) and not isinstance(start, bool) and start >= 0
         if not is_version and start not in ("first", "latest"):
@@ -121,15 +123,14 @@ class DeltaSpout(Spout[DeltaBatch]):
         self._new_columns = new_columns
         self._adopted: str | None = None
         """The columns that batches have since this start, those of older plans included."""
-        self._log = SourceLog(location, storage_options)
-        self._stored = PlannedVersions(self._name, self._log)
+        self._options, self._look_every = storage_options, look_every_secs
+        self._place(location)
         self._start = start
         self._schema = schema
         self._changes = changes
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
         self._left = 0
         """The number of versions after the last planned one."""
-        self._every = 0.0 if self._log.storage.is_local else look_every_secs
         self._monotonic = time.monotonic
         self._next_poll = float("-inf")
         """Time of the next poll, after one that found nothing."""
@@ -137,8 +138,15 @@ class DeltaSpout(Spout[DeltaBatch]):
         if bytes_per_batch is not None:
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
 
+    def _place(self, location: str) -> None:
+        """Be the spout of the table at a location."""
+        self._location = location
+        self._log = SourceLog(location, self._options)
+        self._stored = PlannedVersions(self._name, self._log)
+        self._every = 0.0 if self._log.storage.is_local else self._look_every
+
     def __repr__(self) -> str:
-        """Return the path that it reads."""
+        """Return the path or name that it reads."""
         return self._name
 
     def locations(self) -> tuple[str, ...]:
@@ -155,6 +163,9 @@ class DeltaSpout(Spout[DeltaBatch]):
             SourceChangedError: it is gone or damaged, or is not the table that earlier runs read.
             SourceUnavailableError: the storage does not answer.
         """
+        location = located(self._given, SparkCatalog(spark))
+        if location != self._location:
+            self._place(location)
         self._next_poll = float("-inf")
         if previous is not None and previous.changes != self._changes:
             raise TopologyError(

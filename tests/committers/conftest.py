@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -146,3 +147,43 @@ def totals(driver: Driver, warehouse: Path) -> Any:
 def make_publication() -> Any:
     """See `publication`."""
     return publication
+
+
+def _in_utc(spark: SparkSession, frame: Callable[[], DataFrame]) -> pa.Table:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        return frame().toArrow()
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.fixture
+def as_spark(driver: Driver) -> Any:
+    """What Spark reads of a table, as a table of Arrow in UTC."""
+
+    def read(state: StateTable, txid: int | None = None) -> pa.Table:
+        return _in_utc(driver.spark, lambda: state.read(driver.spark, txid))
+
+    return read
+
+
+@pytest.fixture
+def in_spark(driver: Driver) -> Any:
+    """What the query that a table prints for Spark gives, as a table of Arrow in UTC."""
+
+    def read(table: Any, txid: int | None = None, **arguments: Any) -> pa.Table:
+        text = table.sql(txid, dialect="spark", **arguments)
+        return _in_utc(driver.spark, lambda: driver.spark.sql(text))
+
+    return read
+
+
+@pytest.fixture
+def with_delta_alone(driver: Driver) -> Any:
+    """What Spark reads of a table's columns with nothing but Delta, as a table of Arrow in UTC."""
+
+    def read(path: str, columns: list[str]) -> pa.Table:
+        rows = driver.spark.read.format("delta").load(path).select(*columns)
+        return _in_utc(driver.spark, lambda: rows)
+
+    return read

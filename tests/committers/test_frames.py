@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from committers import aggregates as agg
 from committers.append_table import AppendTable
@@ -20,6 +22,7 @@ from committers.reading import frames
 from committers.state_table import StateTable
 from tests.committers.aggregates.cases import OF_A_COLUMN, make_aggregate
 from tests.committers.aggregates.test_types import ALL, batches, column_of
+from tests.committers.trino import assert_trino_parses
 from txn.errors import SetupError, TableAbsentError, TableRefusedError
 
 if TYPE_CHECKING:
@@ -75,27 +78,20 @@ def _text(kind: pa.DataType) -> str:
     return str(kind).replace("large_", "").replace("tz=Etc/UTC", "tz=UTC")
 
 
-@pytest.fixture
-def as_spark(driver: Any) -> Any:
-    """What Spark reads of a table, as a table of Arrow in UTC."""
-
-    def read(state: StateTable, txid: int | None = None) -> pa.Table:
-        driver.spark.conf.set("spark.sql.session.timeZone", "UTC")
-        try:
-            return state.read(driver.spark, txid).toArrow()
-        finally:
-            driver.spark.conf.unset("spark.sql.session.timeZone")
-
-    return read
-
-
 @pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize("part", range(3))
 def test_every_aggregate_reads_the_same_without_spark(
-    driver: Any, as_spark: Any, warehouse: Path, layout: str, part: int
+    driver: Any,
+    as_spark: Any,
+    in_spark: Any,
+    with_delta_alone: Any,
+    warehouse: Path,
+    layout: str,
+    part: int,
 ) -> None:
     """A reader without Spark sees of each table, as of each txid, value for value and type for type
-    what `StateTable.read` shows.
+    what `StateTable.read` shows. So does a Spark that knows only the query. With `layout="upsert"`,
+    a table holds each value under its name as `StateTable.read` shows it.
     """
     schema = "k string, o bigint, " + ", ".join(f"{column_of(kind)} {kind}" for kind in ALL)
     values = dict([*values_of_everything().items()][part::3])
@@ -104,14 +100,30 @@ def test_every_aggregate_reads_the_same_without_spark(
     for txid, rows in enumerate(batches(seed=7), 1):
         driver.commit(committer, driver.frame(rows, schema).coalesce(1), txid)
     for txid in (None, 2):
-        wanted, found = as_spark(state, txid), state.to_arrow(txid)
-        assert types_of(found) == types_of(wanted)
-        assert rows_of(found, ["k"]) == rows_of(wanted, ["k"])
+        wanted = as_spark(state, txid)
+        for found in (state.to_arrow(txid), in_spark(state, txid)):
+            assert types_of(found) == types_of(wanted)
+            assert rows_of(found, ["k"]) == rows_of(wanted, ["k"])
+    refused = assert_trino_parses(state, state.read(driver.spark).schema)
+    if layout == "log":
+        due = [n for n in values if n.startswith("CountDistinct_") or n.endswith("_rows")]
+        instants = ("First_c_timestamp", "Last_c_timestamp", "CollectSet_c_timestamp")
+        assert sorted(refused) == sorted([*due, *(n for n in instants if n in values)])
+        return
+    assert not refused
+    columns = ["k", *values]
+    for found in (
+        DeltaTable(state.path).to_pyarrow_table(columns=columns),
+        pl.read_delta(state.path, columns=columns).to_arrow(),
+        with_delta_alone(state.path, columns),
+    ):
+        assert types_of(found) == types_of(as_spark(state))
+        assert rows_of(found, ["k"]) == rows_of(as_spark(state), ["k"])
 
 
 @pytest.mark.parametrize("layout", ["upsert", "log"])
 def test_keys_of_every_type_read_the_same_without_spark(
-    driver: Any, as_spark: Any, warehouse: Path, layout: str
+    driver: Any, as_spark: Any, in_spark: Any, warehouse: Path, layout: str
 ) -> None:
     """NULL, NaN, -0.0, dates before 1582, bytes and nested values are keys like any other."""
     columns = [column_of(kind) for kind in ALL]
@@ -121,16 +133,19 @@ def test_keys_of_every_type_read_the_same_without_spark(
     committer = driver.open(state.bind(columns, {"n": agg.Count()}), schema)
     for txid, batch in enumerate([*rows, rows[0]], 1):
         driver.commit(committer, driver.frame(batch, schema), txid)
-    wanted, found = as_spark(state), state.to_arrow()
-    assert types_of(found) == types_of(wanted)
-    assert rows_of(found, columns) == rows_of(wanted, columns)
-    assert max(found["n"].to_pylist()) > 1
+    wanted = as_spark(state)
+    for found in (state.to_arrow(), in_spark(state)):
+        assert types_of(found) == types_of(wanted)
+        assert rows_of(found, columns) == rows_of(wanted, columns)
+        assert max(found["n"].to_pylist()) > 1
+    refused = assert_trino_parses(state, state.read(driver.spark).schema)
+    assert bool(refused) == (layout == "log")
 
 
 @pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize("semantics", ["opaque", "transactional"])
 def test_removed_keys_are_not_read_without_spark(
-    driver: Any, as_spark: Any, warehouse: Path, layout: str, semantics: str
+    driver: Any, as_spark: Any, in_spark: Any, warehouse: Path, layout: str, semantics: str
 ) -> None:
     """A key that is removed, and one that comes back, are as `StateTable.read` shows them."""
     schema = "`d.ot` string, v bigint"
@@ -141,8 +156,10 @@ def test_removed_keys_are_not_read_without_spark(
     for txid, batch in enumerate(batches, 1):
         driver.commit(committer, driver.frame(batch, schema), txid)
     for txid in (1, 2, 3, None):
-        found = state.to_arrow(txid).to_pylist()
-        assert sorted(map(str, found)) == sorted(map(str, as_spark(state, txid).to_pylist()))
+        wanted = sorted(map(str, as_spark(state, txid).to_pylist()))
+        for found in (state.to_arrow(txid), in_spark(state, txid)):
+            assert sorted(map(str, found.to_pylist())) == wanted
+    assert not assert_trino_parses(state, state.read(driver.spark).schema)
     assert state.to_arrow().to_pylist() == [{"d.ot": "a", "日本": 5}]
 
 
@@ -173,7 +190,7 @@ class Doubled(agg.Sum):
 
 def test_what_only_spark_can_read_is_refused_without_it(driver: Any, warehouse: Path) -> None:
     """Each refusal names the place and a way out that works."""
-    state = StateTable(warehouse / "state")
+    state = StateTable(warehouse / "state", layout="log")
     with pytest.raises(TableAbsentError):
         state.to_arrow()
     committer = driver.open(state.bind(["k"], {"n": Doubled("v")}), "k string, v int")
@@ -347,7 +364,7 @@ def test_only_a_key_of_its_type_is_looked_up(
 
 
 def test_nulls_within_values_come_first_as_for_spark(
-    driver: Any, as_spark: Any, warehouse: Path
+    driver: Any, as_spark: Any, in_spark: Any, warehouse: Path
 ) -> None:
     """Also within arrays and structs, where DuckDB has them last; whatever a column is called."""
     kind = "array<struct<x:int,y:array<int>>>"
@@ -365,13 +382,17 @@ def test_nulls_within_values_come_first_as_for_spark(
     inner = ([(None, [1])], [(1, [None])], [(1, None)], [None], [(1, [0, None])])
     for txid, (order, value) in enumerate(zip(orders, inner, strict=True), 1):
         driver.commit(committer, driver.frame([("a", order, value)], schema), txid)
-    assert rows_of(state.to_arrow(), ["k"]) == rows_of(as_spark(state), ["k"])
+    for found in (state.to_arrow(), in_spark(state)):
+        assert rows_of(found, ["k"]) == rows_of(as_spark(state), ["k"])
+    assert not assert_trino_parses(state, state.read(driver.spark).schema)
     moments = StateTable(warehouse / "moments", layout="log")
     columns = "a int, b int"
     committer = driver.open(moments.bind(["a"], {"b": agg.Variance("b")}), columns)
     for txid, n in enumerate((1, 2, 4), 1):
         driver.commit(committer, driver.frame([(1, n)], columns), txid)
-    assert rows_of(moments.to_arrow(), ["a"]) == rows_of(as_spark(moments), ["a"])
+    for found in (moments.to_arrow(), in_spark(moments)):
+        assert rows_of(found, ["a"]) == rows_of(as_spark(moments), ["a"])
+    assert not assert_trino_parses(moments, moments.read(driver.spark).schema)
 
 
 def test_columns_and_conditions_go_together(driver: Any, warehouse: Path) -> None:

@@ -63,10 +63,15 @@ class World:
         if publish := committer.change_shape(self.txid):
             publish()
 
+    def key(self, k: str | int) -> Any:
+        """The key of a row; a number is a minute."""
+        if self.schema.startswith("k struct"):
+            return minute(int(k) - 1), minute(int(k))
+        return minute(int(k)) if self.schema.startswith("k timestamp") else k
+
     def partials(self, rows: Sequence[tuple[str | int, int]], mark: int) -> DataFrame:
         """What a batch stages in a txid whose watermark is at this minute."""
-        times = self.schema.startswith("k timestamp")
-        named = [(minute(int(k)) if times else k, minute(n)) for k, n in rows]
+        named = [(self.key(k), minute(n)) for k, n in rows]
         batch = self.driver.frame(named, self.schema)
         if self.committer.takes_watermark:
             batch = batch.withColumn(WATERMARK, sf.lit(watermark(mark)).cast("bigint"))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from committers.published_table import PublishedTable
 from committers.state_table import StateTable
-from tests.differential.build import state_table
+from tests.differential.build import is_published, shown_beside, state_table
 from tests.differential.columns import Columns, columns_of
 from tests.differential.declaration import Program, Step
 from tests.differential.rules import BAD_ROWS, bad_rows_of
@@ -47,8 +48,19 @@ def read_tables(
             schema, rows = _appended(path)
             found[step.id] = _rows(step.id, schema, rows(), {**kinds, "txid": "bigint"})
         else:
-            found[step.id] = _state(step.id, state_table(step, folder), None, spark, kinds)
+            state = state_table(step, folder)
+            found[step.id] = _state(step.id, state, None, spark, kinds)
+            if is_published(step):
+                _require_shown(step.id, PublishedTable(shown_beside(step, folder)), state, kinds)
     return found
+
+
+def _require_shown(name: str, shown: PublishedTable, state: StateTable, kinds: Columns) -> None:
+    """Check that the published table shows what the state has at the end of a run."""
+    rows, wanted = (_values(table.to_arrow(), kinds) for table in (shown, state))
+    if sorted(map(repr, rows)) != sorted(map(repr, wanted)):
+        as_of = f"as of {shown.txids()[:1]}"
+        raise AssertionError(f"{name} is published {as_of} with {rows}, and has {wanted}")
 
 
 def read_as_of(
@@ -65,6 +77,9 @@ def _state(
     """What Spark reads, which is what DuckDB reads."""
     frame = state.read(spark, txid)
     rows = _rows(name, frame.schema, _as_arrow(frame), kinds)
+    other = _values(_as_arrow(spark.sql(state.sql(txid, dialect="spark"))), kinds)
+    if sorted(map(repr, rows)) != sorted(map(repr, other)):
+        raise AssertionError(f"{name} has {rows} for Spark and {other} as SQL")
     others = _values(state.to_arrow(txid), kinds)
     if sorted(map(repr, rows)) != sorted(map(repr, others)):
         raise AssertionError(f"{name} has {rows} for Spark and {others} without")

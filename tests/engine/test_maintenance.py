@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class Work:
     """Two tables, and the jobs on them; what `maintain` does is given."""
 
     maintained = ("a", "b")
+    published: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, maintain: Callable[[str, int], Callable[[], None] | None]) -> None:
         self._maintain = maintain

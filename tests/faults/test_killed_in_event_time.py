@@ -18,6 +18,7 @@ from tests.faults.time_driver import (
     GAP,
     WITHIN,
     append_table,
+    published_table,
     state_table,
 )
 from tests.stores.s3 import S3Server, storage_options
@@ -27,7 +28,14 @@ from txn.machine.jars import S3A_PACKAGES
 DISTANCE = 2
 Rows = Mapping[int, Sequence[tuple[str, int]]]
 """Txid -> key and seconds of its rows."""
-LIVES = ("after-staging", "between-publications", "before-committed", None)
+LIVES = (
+    "after-staging",
+    "between-publications",
+    "maintenance-staged",
+    "before-committed",
+    "after-maintenance",
+    None,
+)
 """The points at which one process after the other is killed; the last one lives."""
 
 
@@ -49,7 +57,9 @@ def test_killed_processes_count_in_event_time_as_plain_python(
     start: Callable[..., Driver], s3: S3Server, tmp_path: Path, place: str, kind: str
 ) -> None:
     """Each key passes once, each session comes once, and what has ended is hidden, whatever point
-    of a batch's life a process was killed at; a replay may have brought other rows.
+    of a batch's life a process was killed at; a replay may have brought other rows. Each
+    version of a published table shows exactly the keys and values that its state had as of the
+    committed txid that its log names.
     """
     chance = random.Random(45)
     records = [
@@ -114,6 +124,15 @@ def compare(spec: Spec, rows: Rows) -> None:
     for layout in ("upsert", "log"):
         shown = state_table(spec, layout).to_arrow().to_pylist()
         assert {row["k"]: (row["n"], row["total"]) for row in shown} == left
+        published = published_table(spec, layout)
+        txids = published.txids()
+        assert txids[0] == max(rows)
+        assert len(txids) > 3
+        for txid in txids:
+            then = {t: batch for t, batch in on_time.items() if t <= txid}
+            seen = published.to_arrow(txid).to_pylist()
+            assert len(seen) == len({row["k"] for row in seen})
+            assert {row["k"]: (row["n"], row["total"]) for row in seen} == living(then, marks)
 
 
 def watermark(rows: Rows, txid: int) -> int | None:
@@ -165,5 +184,5 @@ def living(on_time: Rows, marks: Mapping[int, int | None]) -> dict[str, tuple[in
         held = {key: times for key, times in held.items() if not has_ended(times, marks[txid])}
         for key, at in batch:
             held.setdefault(key, []).append(at)
-    mark = marks[max(marks)]
+    mark = marks[max(on_time)]
     return {k: (len(times), sum(times)) for k, times in held.items() if not has_ended(times, mark)}

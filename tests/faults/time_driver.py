@@ -13,13 +13,24 @@ from pathlib import Path
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
+from committers.published_table import PublishedTable
 from committers.state_table import StateTable
 from tests.faults.driver import LogSpout, main
 from tests.faults.harness import Spec
 from txn import Topology, TopologyConfig
 from txn.interfaces import SpoutKind
 
-__all__ = ["AFTER", "BEGIN", "DELAY", "GAP", "WITHIN", "append_table", "build", "state_table"]
+__all__ = [
+    "AFTER",
+    "BEGIN",
+    "DELAY",
+    "GAP",
+    "WITHIN",
+    "append_table",
+    "build",
+    "published_table",
+    "state_table",
+]
 
 BEGIN = 1_767_225_600
 """Seconds since 1970."""
@@ -39,6 +50,12 @@ def state_table(spec: Spec, layout: str) -> StateTable:
     return StateTable(f"{spec.root}/{layout}", spec.kind, layout, storage_options=options)
 
 
+def published_table(spec: Spec, layout: str) -> PublishedTable:
+    """What the state in one of its layouts is published as."""
+    where = f"{spec.root}/{layout}-shown"
+    return PublishedTable(where, storage_options=spec.storage_options)
+
+
 def build(spec: Spec) -> Topology:
     """All rows, each key once, all sessions that are over, and what has not ended."""
     records = [(k, v) for k, v in json.loads((Path(spec.folder) / "records.json").read_text())]
@@ -54,13 +71,14 @@ def build(spec: Spec) -> Topology:
     visits = events.session_windows("k", f"{GAP} seconds")
     visits.partition_persist(append_table(spec, "visits"))
     for layout in ("upsert", "log"):
-        events.group_by("k").persistent_aggregate(
+        state = events.group_by("k").persistent_aggregate(
             state_table(spec, layout),
             expire_after=f"{AFTER} seconds",
             by="last event",
             n=Count(),
             total=Sum("v"),
         )
+        state.publish(f"{spec.root}/{layout}-shown", every="1 txid")
     return topology
 
 

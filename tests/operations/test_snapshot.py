@@ -136,6 +136,17 @@ def test_tables_are_asked_from_the_command_line(
     code = f"import duckdb, sys; print(len(duckdb.sql({printed.output!r}).fetchall()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["3"], done.stderr
+    arguments = ["sql", target, "--table", "upsert", "--column", "total", "--dialect"]
+    for given, named in (
+        (["spark"], f"FROM delta.`file:{warehouse}/upsert` VERSION AS OF 5"),
+        (["trino"], 'FROM "delta"."default"."upsert" FOR VERSION AS OF 5'),
+        (["trino", "--as", "lake.sales.totals"], '"lake"."sales"."totals" FOR VERSION AS OF 5'),
+    ):
+        of_engine = runner.invoke(cli, [*arguments, *given])
+        assert named in of_engine.output
+    by_name = runner.invoke(cli, [*arguments, "duckdb", "--as", "lake.sales.totals"])
+    assert by_name.exit_code == 2
+    assert "--as goes with --dialect spark or trino" in by_name.output
     absent = runner.invoke(cli, ["sql", target, "--table", "nothing"])
     assert absent.exit_code
     assert "Its tables are log, others, rows, upsert" in absent.output
@@ -156,7 +167,7 @@ def test_a_table_that_only_spark_reads_is_left_out_by_name(
     made = Topology("own", TopologyConfig(max_spout_pending=1))
     sales = made.stream("sales", MemoryTransactionalSpout(ROWS, "k string, v int"))
     sales.partition_persist(AppendTable(warehouse / "rows"))
-    table = StateTable(warehouse / "doubled")
+    table = StateTable(warehouse / "doubled", layout="log")
     sales.group_by("k").persistent_aggregate(table, total=Doubled("v"))
     run_in_memory(made, spark, MemoryNodes())
     seen = txn.snapshot(None, made)

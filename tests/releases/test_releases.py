@@ -160,8 +160,8 @@ def test_a_successors_table_is_refused_by_name(
     """A table of a later format is refused by a run and by readers, and not written to."""
     world.from_nodes()
     table = DeltaTable(f"tables/{name}")
-    table.alter.set_table_properties({"txn.format": "4"}, raise_if_not_exists=False)
-    message = rf"Table tables/{name} has format version 4, and this program knows 3\. Run the ver"
+    table.alter.set_table_properties({"txn.format": "5"}, raise_if_not_exists=False)
+    message = rf"Table tables/{name} has format version 5, and this program knows 4\. Run the ver"
     with pytest.raises(TableRefusedError, match=message):
         world.run(spark, upgraded())
     if name in STATES:

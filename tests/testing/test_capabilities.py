@@ -19,7 +19,7 @@ from txn.testing import (
 )
 
 TABLE = (
-    "ChangesShape CleansUp CompletesColumns IdentifiesTable KeepsBytes KeepsGenerations "
+    "ChangesShape CleansUp CompletesColumns FindsTable IdentifiesTable KeepsBytes KeepsGenerations "
     "SettlesTxids StagesTogether"
 )
 STATE = f"{TABLE} ChecksChanges ReadsAsOf ReportsChanges ShowsPartials"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from txn.changes.change import Change, Verdict, clauses, describe_refused, refused
 from txn.changes.expiry import Expiry
-from txn.changes.shape import EXPIRY, TableShape, former_name
+from txn.changes.shape import EXPIRY, STORED, TableShape, former_name
 from txn.changes.tables import IN_NEXT_GENERATION, compare_tables, half_published, is_taken_back
 
 __all__ = [
     "EXPIRY",
     "IN_NEXT_GENERATION",
+    "STORED",
     "Change",
     "Expiry",
     "TableShape",

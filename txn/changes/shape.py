@@ -9,7 +9,7 @@ from typing import Any
 
 from txn.changes.expiry import Expiry
 
-__all__ = ["EXPIRY", "FORMER", "SINCE", "TableShape", "former_name"]
+__all__ = ["EXPIRY", "FORMER", "SINCE", "STORED", "TableShape", "former_name"]
 
 EXPIRY = "txn.expiry"
 """Table property: when the keys of a state end."""
@@ -17,6 +17,9 @@ FORMER = "txn.former"
 """Table property: names of dropped columns, which old files still have."""
 SINCE = "txn.since"
 """Table property: columns that were added later -> the first txid whose rows have them."""
+STORED = "txn_stored_"
+"""Before the name of a value: the column with its stored form, where that is another one than
+readers see."""
 
 
 @dataclass(frozen=True)
@@ -96,5 +99,7 @@ def former_name(column: str, stored: Container[str], were: Mapping[str, str]) ->
         stored: the table's columns.
         were: column -> its name until now (`columns_were`).
     """
-    old = were.get(column, column)
+    prefix = STORED if column.startswith(STORED) else ""
+    bare = column.removeprefix(prefix)
+    old = prefix + were.get(bare, bare)
     return old if column not in stored and old in stored else column

@@ -12,7 +12,7 @@ from typing import Any
 
 from txn.changes.change import Change, Verdict
 from txn.changes.expiry import Expiry
-from txn.changes.shape import TableShape, former_name
+from txn.changes.shape import STORED, TableShape, former_name
 
 __all__ = ["IN_NEXT_GENERATION", "compare_tables", "half_published", "is_taken_back"]
 
@@ -293,13 +293,19 @@ class _Comparison:
             return
         for name in names:
             former = self._former_name(name, stored)
-            if former in stored and name in program and stored[former] != program[name]:
-                before, after = _type(stored[former]), _type(program[name])
-                what = f"column '{name}' changes from {before} to {after}"
-                if _is_castable(stored[former], program[name]):
+            if former not in stored or name not in program:
+                continue
+            before = stored.get(STORED + former, stored[former])
+            after = program.get(STORED + name, program[name])
+            if before != after:
+                what = f"column '{name}' changes from {_type(before)} to {_type(after)}"
+                if _is_castable(before, after):
                     yield self._rebuild(what)
                 else:
                     yield self._refuse(what, "Give the new column another name.")
+            elif stored[former] != program[name] and not any(self._layout()):
+                shown = f"{_type(program[name])}, not as {_type(stored[former])}"
+                yield self._rebuild(f"value '{name}' stands under its name as {shown}")
 
     # --- an append table ---------------------------------------------------------------------
 

@@ -153,9 +153,14 @@ class Definition:
                     "from there on, or remove it.",
                     number="TXN-122",
                 )
-        self._check_queries()
+        self.check_queries()
 
-    def _check_queries(self) -> None:
+    def check_queries(self) -> None:
+        """Refuse a query that bypasses a table of this topology.
+
+        Raises:
+            TopologyError: there is one.
+        """
         paths = {identity(sink.name) for sink in self.sinks}
         foreign = [query for sink in self.sinks for query in _foreign_queries(sink)]
         for query in foreign:

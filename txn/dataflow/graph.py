@@ -14,17 +14,19 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.spans import Span
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
+from txn.interfaces.published import Publishes
 from txn.spark.causes import in_one_line, is_of_spark
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.origins import noted
+from txn.storage.catalog_names import Catalog, located
 from txn.text import first_line, placed, users_line
 
 _POSITION = re.compile(r"[.;]?\s*line 1 pos \d+;?$")
@@ -42,6 +44,7 @@ __all__ = [
     "Merge",
     "NewValues",
     "Node",
+    "Place",
     "Promise",
     "Sink",
     "Source",
@@ -430,6 +433,17 @@ class FinalValues(TableValues):
         return values.where(sf.lit(False) if span.is_empty else span.ends(end))
 
 
+@dataclass
+class Place:
+    """Where a table is that others maintain."""
+
+    location: str
+
+    def find(self, catalog: Catalog) -> None:
+        """Find the folder of a name."""
+        self.location = located(self.location, catalog)
+
+
 @dataclass(frozen=True, eq=False)
 class Dimension(Derived):
     """Rows with what a table that others maintain has for them, at one version per txid.
@@ -438,12 +452,16 @@ class Dimension(Derived):
     whatever the table holds at the moment.
     """
 
-    name: str
-    """The table's path, as the program has it."""
+    place: Place
     on: tuple[str, ...]
     columns: tuple[str, ...] | None
     """The columns to add; None: all others."""
     storage_options: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The table's path, as the program has it; for a name of Spark's catalog, its folder."""
+        return self.place.location
 
     @property
     def operation(self) -> str:
@@ -526,6 +544,8 @@ class Sink:
 
     parent: Node
     committer: Committer
+    published: list[Publishes] = field(default_factory=list)
+    """Tables that show this one's keys and values."""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from txn.storage.locations import identity
 __all__ = [
     "CHANGED_FORMAT",
     "EXPIRING_FORMAT",
+    "SHOWN_FORMAT",
     "ShapePolicy",
     "changed_by",
     "refuse_differences",
@@ -38,7 +39,10 @@ __all__ = [
 CHANGED_FORMAT = "2"
 """The format of a table whose shape was changed: release 0.1.0 does not know `txn.former`."""
 EXPIRING_FORMAT = "3"
-"""The format of a state whose keys end, the newest one: other releases would show ended keys."""
+"""The format of a state whose keys end: other releases would show ended keys."""
+SHOWN_FORMAT = "4"
+"""The format of a state that holds values as readers see them, the newest one: other releases
+would add to these values."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,9 @@ def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
 def refuse_newer(properties: Mapping[str, str | None], name: str) -> None:
     """Refuse a table whose format a newer release has changed."""
     stored = properties.get("txn.format") or ""
-    if stored.isdecimal() and int(stored) > int(EXPIRING_FORMAT):
+    if stored.isdecimal() and int(stored) > int(SHOWN_FORMAT):
         raise TableRefusedError(
-            f"Table {name} has format version {stored}, and this program knows {EXPIRING_FORMAT}. "
+            f"Table {name} has format version {stored}, and this program knows {SHOWN_FORMAT}. "
             "Run the version of txn that wrote it, or newer.",
             number="TXN-802",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from txn.attempts import TransactionAttempt
 from txn.changes import TableShape
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+
 __all__ = [
     "FIRST_AT",
     "ChangesShape",
@@ -22,6 +23,7 @@ __all__ = [
     "CleansUp",
     "CompletesColumns",
     "DescribesState",
+    "FindsTable",
     "HoldsRows",
     "IdentifiesTable",
     "KeepsBeside",
@@ -48,6 +50,20 @@ class IdentifiesTable(Protocol):
     """
 
     def physical_id(self) -> str | None: ...
+
+
+@runtime_checkable
+class FindsTable(Protocol):
+    """Finds the folder of a table that the program knows by a name of Spark's catalog.
+
+    Called when a run, a filling or a preview begins, before anything else; `name` is the folder
+    from then on. States have it as well as committers.
+
+    Raises:
+        TopologyError: there can be no table of that name.
+    """
+
+    def find_table(self, spark: SparkSession) -> None: ...
 
 
 @runtime_checkable
@@ -269,8 +285,15 @@ class ReadableTable(Protocol):
     def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
         """Return them as a DataFrame of Spark; None: as of the newest version."""
 
-    def sql(self, txid: int | None = None, *, columns: Sequence[str] | None = None) -> str:
-        """Return DuckDB's query for them; None: as of the newest version."""
+    def sql(
+        self,
+        txid: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        dialect: Literal["duckdb", "spark", "trino"] = "duckdb",
+        table: str | None = None,
+    ) -> str:
+        """Return an engine's query for them; `table`: its name in a catalog, None: a default."""
 
     def to_duckdb(
         self,

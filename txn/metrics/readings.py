@@ -340,6 +340,8 @@ class Readings:
         self._count(event, "maintenance_seconds", max(0.0, event.at - event.began), *labels)
         self._count_known(event, "maintenance_files", event.files, *labels)
         self._count_known(event, "maintenance_bytes", event.bytes, *labels)
+        if event.txid is not None:
+            self._gauge(event, "published_txid", event.txid, event.table)
 
     def _asked(self, event: RequestEnded) -> None:
         self._measure(event, f"{event.service}_request_seconds", event.seconds, event.operation)

@@ -190,11 +190,12 @@ TABLE: tuple[Metric, ...] = (
     _counter("written_bytes", "By", "table", "Bytes of the files that publications added."),
     _gauge("table_files", "{file}", "table", "Files of the whole table, as last published."),
     _gauge("table_bytes", "By", "table", "Bytes of these files."),
+    _gauge("published_txid", "{txid}", "table", "The txid that a published table shows."),
     _counter(
         "maintenance",
         "{operation}",
         "table operation outcome",
-        "Compactions, OPTIMIZEs and VACUUMs that did something: outcome done or failed.",
+        "Compactions, OPTIMIZEs, VACUUMs and publications of states: outcome done or failed.",
     ),
     _counter("maintenance_seconds", "s", "table operation", "The time that they took."),
     _counter(

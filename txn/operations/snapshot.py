@@ -87,6 +87,7 @@ def snapshot(
     topology: Topology | str,
     txid: int | Literal["newest"] = "newest",
     *,
+    published: bool = False,
     zookeeper: str | ProgressBackend = "embedded",
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Snapshot:
@@ -100,6 +101,8 @@ def snapshot(
             and views of DuckDB, without Spark and Java (`pip install 'txn-spark[reader]'`).
         topology: the object; or a name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
         txid: "newest": the newest one that is committed.
+        published: show the published tables instead (`TxnState.publish`), as of the newest txid up
+            to `txid` that all of them show; only a program knows them.
         zookeeper: as for `Topology.run`, or a backend. The object needs none: a txid then counts
             as committed if all its tables hold it.
         connection: DuckDB's, where the views are made; None: a new one, in UTC.
@@ -124,13 +127,16 @@ def snapshot(
         for path in tables.delta_tables
         if (found := _reader_of(path, tables.storage_options.get(path))) is not None
     }
+    if published:
+        readers = dict(tables.published)
+        chosen = _shown_by_all(tables, chosen)
     if spark is None and connection is None:
         connection = connect()
     names = _names(list(readers))
     rows: dict[str, Any] = {}
-    left_out = {path: _NOTHING for path in tables.tables if path not in readers}
+    left_out = {path: _NOTHING for path in tables.tables if path not in readers and not published}
     for path, reader in readers.items():
-        name, at = names[path], _held(path, tables, chosen)
+        name, at = names[path], chosen if published else _held(path, tables, chosen)
         if spark is not None:
             rows[name] = reader.read(spark, at)
             rows[name].createOrReplaceTempView(f"`{name}`")
@@ -148,18 +154,28 @@ def snapshot(
 
 
 def query_of(
-    topology: str, table: str, txid: int | None, *, zookeeper: str | ProgressBackend = "embedded"
+    topology: str,
+    table: str,
+    txid: int | None,
+    *,
+    columns: Sequence[str] = (),
+    dialect: Literal["duckdb", "spark", "trino"] = "duckdb",
+    named: str | None = None,
+    zookeeper: str | ProgressBackend = "embedded",
 ) -> str:
-    """Return DuckDB's query for a table of a topology. Changes nothing.
+    """Return an engine's query for a table of a topology. Changes nothing.
 
     Args:
         topology: its name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
         table: the path, or the name that the table has in a `snapshot`.
         txid: None: as of its newest version.
+        columns: names in their order; empty: all.
+        dialect: the engine.
+        named: the table's name in a catalog of Spark or Trino; None: their default.
 
     Raises:
         TopologyError: there is no such table, or it holds no row yet.
-        TableRefusedError: as `snapshot`.
+        TableRefusedError: as `snapshot`; or the engine cannot compute a value.
         TxnError: a table or ZooKeeper is missing or cannot be read.
     """
     tables = tables_of(topology, zookeeper)
@@ -173,7 +189,7 @@ def query_of(
             f"Topology '{tables.topology}' {why} '{table}'. Its tables are {known}.",
             number="TXN-109",
         )
-    return reader.sql(txid)
+    return reader.sql(txid, columns=columns or None, dialect=dialect, table=named)
 
 
 def _reader_of(path: str, options: Mapping[str, str] | None = None) -> ReadableTable | None:
@@ -202,12 +218,27 @@ def _tables(topology: Topology | str, zookeeper: str | ProgressBackend) -> Topol
         tables = tables_of(topology, zookeeper)
     else:
         committers = {sink.name: sink.committer for sink in topology.sinks}
-        tables = TopologyTables(topology.name, tuple(committers), None, committers)
+        shown = {one.name: one.reader() for sink in topology.sinks for one in sink.published}
+        tables = TopologyTables(topology.name, tuple(committers), None, committers, published=shown)
     if tables.committed is not None or not tables.committers:
         return tables
     entries = history(tables.topology, tables.tables, None, _NEWEST, tables.committers)
     committed = next((entry.txid for entry in entries if entry.committed), None)
     return replace(tables, committed=committed)
+
+
+def _shown_by_all(tables: TopologyTables, txid: int) -> int:
+    """The newest txid up to this one that all published tables show."""
+    shown = [set(table.txids()) for table in tables.published.values()]
+    common = [one for one in set.intersection(*shown) if one <= txid] if shown else []
+    if not common:
+        why = (
+            "No program is named that publishes tables: name it as FILE.py:TOPOLOGY."
+            if not shown
+            else f"Its published tables have no txid up to {txid} in common. Wait for the next one."
+        )
+        raise TopologyError(f"Topology '{tables.topology}': {why}", number="TXN-109")
+    return max(common)
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from txn.spark.differences import arrow_frame
 from txn.spark.lazy import sf, st
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
 
 __all__ = ["local_frame", "no_rows", "verify_rows"]
 
@@ -44,7 +44,15 @@ def verify_rows(rows: Sequence[Any], schema: StructType) -> None:
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """An empty DataFrame that Spark's optimizer recognises as empty."""
-    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+    columns = [_null(field) for field in schema]
     # The optimizer does not see that a range alone is empty: a join would compare each key with a
     # NULL, and be refused as a cartesian product (spark.sql.crossJoin.enabled=false).
     return spark.range(0).where(sf.lit(False)).select(*columns)
+
+
+def _null(field: StructField) -> Column:
+    """NULL as a column, with the comment of another one."""
+    null, comment = sf.lit(None).cast(field.dataType), field.metadata.get("comment")
+    if comment is None:
+        return null.alias(field.name)
+    return null.alias(field.name, metadata={"comment": comment})

@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txn.errors import RecoveryRefusedError, TopologyError
-from txn.storage.addresses import account_in
+from txn.storage.addresses import Address, account_in
 from txn.storage.asking import threads
+from txn.storage.catalog_names import is_table_name, unlocated
 from txn.storage.hadoop import hadoop_settings
 from txn.storage.locations import normal
 from txn.storage.opening import open_store
 from txn.storage.retrying import retried
-from txn.storage.store import TooLargeError
+from txn.storage.store import Store, TooLargeError
 
 if TYPE_CHECKING:
     from pyarrow import parquet
@@ -48,7 +49,8 @@ class Storage:
     (`txn.storage.retrying`).
 
     Args:
-        location: a local path, or a URI that `txn.storage.opening` knows.
+        location: a local path, or a URI that `txn.storage.opening` knows. With a name of Spark's
+            catalog, everything but `location`, `options` and `is_local` raises TopologyError.
         options: `storage_options`, credentials and endpoints.
 
     Raises:
@@ -58,18 +60,41 @@ class Storage:
     def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
         self.location = location
         self.options = dict(options or {})
-        self.store, self._address = open_store(location, self.options)
-        self.is_local = self._address is None
-        self.uri = normal(location) if self._address is None else self._address.for_delta
-        """The folder in the form delta-rs takes: an absolute path or a URI."""
+        named = is_table_name(location)
+        self._opened = None if named else open_store(location, self.options)
+        self.is_local = self._opened is None or self._address is None
+        if not named:
+            self._refuse_unusable()
+
+    def _refuse_unusable(self) -> None:
         _refuse_unwritable(self.uri)
         _refuse_encoded(self.uri, remote=self._address is not None)
         if self._address is not None and not self._address.folder:
             raise TopologyError(
-                f"Table folder {location!r} names no folder. Add one after the scheme and the "
+                f"Table folder {self.location!r} names no folder. Add one after the scheme and the "
                 "bucket.",
                 number="TXN-121",
             )
+
+    @property
+    def store(self) -> Store:
+        """Its files."""
+        return self._found[0]
+
+    @property
+    def _address(self) -> Address | None:
+        return self._found[1]
+
+    @property
+    def _found(self) -> tuple[Store, Address | None]:
+        if self._opened is None:
+            raise unlocated(self.location)
+        return self._opened
+
+    @property
+    def uri(self) -> str:
+        """The folder in the form delta-rs takes: an absolute path or a URI."""
+        return normal(self.location) if self._address is None else self._address.for_delta
 
     def url(self, path: str = "") -> str:
         """A file or folder in the form Spark takes, independent of its default file system."""

@@ -17,8 +17,10 @@ from txn.cli.options import (
     settings_option,
 )
 from txn.cli.words import NOTHING_SET_ASIDE, aligned
+from txn.errors import TopologyError
 from txn.operations.loading import load_topology
 from txn.operations.plan import TablePlan, TopologyPlan, plan_topology
+from txn.storage.catalog_names import is_table_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -69,8 +71,10 @@ def plan(
     if zookeeper is not None:
         resolve(zookeeper)
     topology = load_topology(target, settings)
-    topology_plan = plan_topology(topology)
+    if not with_columns:
+        _refuse_names(topology)
     schemas = _schemas(topology, master, conf) if with_columns else {}
+    topology_plan = plan_topology(topology)
     changes = compare_topology(topology, zookeeper, {t: _types(s) for t, s in schemas.items()})
     sizes = sizes_at_rest(topology.definition)
     if as_json:
@@ -85,6 +89,17 @@ def plan(
         context.exit(1)
 
 
+def _refuse_names(topology: Topology) -> None:
+    """Refuse tables that only Spark can find: what becomes of them would be unknown."""
+    named = [sink.name for sink in topology.sinks if is_table_name(sink.name)]
+    if named:
+        raise TopologyError(
+            f"{', '.join(named)} of topology '{topology.name}' is a name in Spark's catalog, and "
+            "`txn plan` has no Spark to find its folder. Add --columns, which starts Spark.",
+            number="TXN-127",
+        )
+
+
 def _schemas(
     topology: Topology, master: str | None, conf: Mapping[str, str]
 ) -> dict[str, StructType | None]:
@@ -92,6 +107,7 @@ def _schemas(
     from txn.engine.preview import columns
 
     with session_for(topology, master, conf) as spark:
+        topology.find_tables(spark)
         return columns(topology.definition, spark)
 
 

@@ -62,9 +62,13 @@ def preview(
     from txn.engine.preview import preview as previewed
 
     topology = load_topology(target, settings)
-    names = [sink.name for sink in topology.sinks]
-    chosen = names if table is None else [_named(table, names, topology.name)]
+    sinks = topology.sinks
+    names = [sink.name for sink in sinks]
+    number = None if table is None else names.index(_named(table, names, topology.name))
     with session_for(topology, master, conf) as spark:
+        topology.find_tables(spark)
+        names = [sink.name for sink in sinks]
+        chosen = names if number is None else [names[number]]
         result = previewed(topology.definition, spark, rows)
         if as_json:
             print_json(_json(topology.name, result, chosen))

@@ -1,10 +1,10 @@
-"""`txn sql` and `txn open`: a topology's tables for DuckDB, without Spark and Java."""
+"""`txn sql` and `txn open`: a topology's tables for other engines, without Spark and Java."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -16,22 +16,40 @@ if TYPE_CHECKING:
 
 __all__ = ["open_command", "sql_command"]
 
+_DIALECTS = click.Choice(["duckdb", "spark", "trino"])
+
 
 @click.command(name="sql")
 @click.argument("name", metavar="NAME", shell_complete=names)
 @click.option("--table", required=True, metavar="TABLE", help="Its path, or the last part of it.")
 @click.option("--txid", type=click.IntRange(min=1), help="As of this txid. [default: the newest]")
+@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this; repeat it.")
+@click.option("--dialect", type=_DIALECTS, default="duckdb", show_default=True)
+@click.option("--as", "named", metavar="CATALOG.SCHEMA.TABLE", help="Its name in Spark or Trino.")
 @zookeeper_option
-def sql_command(name: str, table: str, txid: int | None, zookeeper: str) -> None:
-    """Print DuckDB's query for what readers see of a table. Changes nothing.
+def sql_command(
+    name: str,
+    table: str,
+    txid: int | None,
+    columns: tuple[str, ...],
+    dialect: Literal["duckdb", "spark", "trino"],
+    named: str | None,
+    zookeeper: str,
+) -> None:
+    """Print one query for what readers see of a table. Changes nothing.
 
-    The query reads the files of one version, so it gives the same rows until they are vacuumed.
+    The query reads one version, so it gives the same rows until its files are vacuumed.
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.operations.snapshot import query_of
 
-    click.echo(query_of(name, table, txid, zookeeper=zookeeper))
+    if named is not None and dialect == "duckdb":
+        raise click.UsageError("--as goes with --dialect spark or trino: DuckDB reads files.")
+    text = query_of(
+        name, table, txid, columns=columns, dialect=dialect, named=named, zookeeper=zookeeper
+    )
+    click.echo(text)
 
 
 @click.command(name="open")

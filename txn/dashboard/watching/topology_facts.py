@@ -13,6 +13,7 @@ from txn.config import TopologyConfig
 from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.operations.loading import named_topology
 from txn.operations.plan import plan_topology
+from txn.storage.catalog_names import is_table_name
 from txn.topology import Topology
 
 __all__ = ["TopologyFacts"]
@@ -47,7 +48,12 @@ class TopologyFacts:
             topology.name,
             topology.settings,
             asdict(plan_topology(topology)),
-            {sink.name: sink.committer.storage_options for sink in topology.sinks},
+            # ZooKeeper has the folders of tables that the program knows by names.
+            {
+                sink.name: sink.committer.storage_options
+                for sink in topology.sinks
+                if not is_table_name(sink.name)
+            },
             program,
             {s.name: s.committer for s in topology.sinks if isinstance(s.committer, KeepsOwnLog)},
         )

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Literal
 
 from txn.attempts import TransactionAttempt
 from txn.engine.base.killpoints import reached
@@ -61,6 +62,7 @@ class Maintenance:
         self._upkeep = upkeep
         self._broadcast = broadcast
         self._names = tables.maintained
+        self._published = tuple(tables.published)
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
         self._next_idle_round = 0.0
@@ -72,15 +74,40 @@ class Maintenance:
         self._newest = attempt
         self._begin()
 
-    def idle(self, now: float) -> None:
-        """Use a time with nothing in flight and nothing to read. On the protocol's thread."""
+    def idle(self, now: float, committed: int) -> None:
+        """Use a time with nothing in flight and nothing to read. On the protocol's thread.
+
+        Args:
+            committed: the newest committed txid, perhaps of a former run; 0: none.
+        """
+        self._recall(committed)
         if now >= self._next_idle_round and self._newest is not None:
             self._next_idle_round = now + IDLE_SECS
             self._begin()
 
     def _begin(self) -> None:
-        if (self._names or self._upkeep.is_on) and (self._running is None or self._running.done()):
+        is_on = self._names or self._published or self._upkeep.is_on
+        if is_on and (self._running is None or self._running.done()):
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
+
+    def _recall(self, committed: int) -> None:
+        if self._newest is None and committed:
+            self._newest = TransactionAttempt(committed, 0)
+
+    def last_round(self, committed: int) -> None:
+        """Publish what is left at the end of a run that ends in order. On the protocol's thread.
+
+        Args:
+            committed: as `idle`.
+        """
+        self._recall(committed)
+        if not self._published or self._newest is None:
+            return
+        newest = self._newest  # after the round that runs now: one thread does both
+        last = self._threads.maintenance.submit(
+            lambda: self._publish_states(newest, now=True), about="publishing for the last time"
+        )
+        self._threads.quietly(last.result)
 
     def stop(self) -> None:
         """Begin nothing more, cancel running jobs, and wait for their end within the grace."""
@@ -104,7 +131,13 @@ class Maintenance:
                 if self._stopping.is_set():
                     return
                 self._maintain(table, done)
+            self._publish_states(done)
             self._keep_up()
+
+    def _publish_states(self, newest: TransactionAttempt, *, now: bool = False) -> None:
+        for table in self._published:
+            if not self._stopping.is_set():
+                self._maintain(table, newest, "publish", now=now)
 
     def _keep_up(self) -> None:
         try:
@@ -112,18 +145,29 @@ class Maintenance:
         except OSError as error:  # no process can be started now
             log.warning("[%s] maintenance by schedule: %s", self._topology, cause_line(error))
 
-    def _maintain(self, table: str, newest: TransactionAttempt) -> None:
+    def _maintain(
+        self,
+        table: str,
+        newest: TransactionAttempt,
+        operation: Literal["compaction", "publish"] = "compaction",
+        *,
+        now: bool = False,
+    ) -> None:
         began = self._broadcast.stamp()[0]
         try:
             reached("before-maintenance", newest)
             with self._jobs.tagged([self._tag], [newest], MAINTENANCE_POOL, "maintain", table):
-                publish = self._tables.maintain(table, newest.txid)
+                if operation == "publish":
+                    publish = self._tables.published[table].maintain(newest.txid, now=now)
+                else:
+                    publish = self._tables.maintain(table, newest.txid)
             if publish is None or self._stopping.is_set():
                 return
             reached("maintenance-staged", newest)
             self._publish(publish)
             reached("after-maintenance", newest)
-            self._broadcast.report(MaintenanceDone, table, "compaction", began)
+            shows = newest.txid if operation == "publish" else None
+            self._broadcast.report(MaintenanceDone, table, operation, began, txid=shows)
         except FencedError as error:
             self._shell.halt(error)
         except CancelledError:
@@ -132,7 +176,7 @@ class Maintenance:
             if self._stopping.is_set():
                 return
             kind, text = (table, type(error).__name__), cause_line(error)
-            self._broadcast.report(MaintenanceDone, table, "compaction", began, error=text)
+            self._broadcast.report(MaintenanceDone, table, operation, began, error=text)
             if kind not in self._reported:
                 self._reported.add(kind)
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)

@@ -430,7 +430,7 @@ class Pipeline(Shell):
         if order.idle:
             if not self._state.batches:
                 self._settle()
-                self._maintenance.idle(self._monotonic())
+                self._maintenance.idle(self._monotonic(), self._state.committed)
             wait = max(interval, IDLE_POLL_SECS)
         else:
             wait = max(0.0, self._last_start + interval - self._monotonic())
@@ -465,6 +465,8 @@ class Pipeline(Shell):
     def _finish(self, _: Finish) -> None:
         state = self._state
         self._settle()
+        if not state.stopping:
+            self._maintenance.last_round(state.committed)
         # Wait until the tables are settled and the spouts have heard of every success: the shutdown
         # drops jobs that have not begun.
         for pool in (self._threads.commit, self._threads.planner):

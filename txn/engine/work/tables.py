@@ -24,6 +24,7 @@ from txn.interfaces.committer_capabilities import (
     MaintainsTable,
     SettlesTxids,
 )
+from txn.interfaces.published import Publishes
 from txn.protocol.recovery import Newest
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Tables:
             sink.committer.open(self._own, context, None)
             newest[sink.name] = sink.committer.last_publication()
         self.require_apart()
+        for table in self.published.values():
+            table.check(context.topology)
         return newest
 
     def begin_at(self, first_txids: Mapping[str, int]) -> None:
@@ -198,6 +201,11 @@ class Tables:
     def maintained(self) -> tuple[str, ...]:
         """The tables that may ever need maintenance beside the commit turns."""
         return tuple(s.name for s in self.all if isinstance(s.committer, MaintainsTable))
+
+    @property
+    def published(self) -> Mapping[str, Publishes]:
+        """The tables that show keys and values of others, and are kept up beside the turns."""
+        return {one.name: one for sink in self.all for one in sink.published}
 
     def maintain(self, table: str, txid: int) -> Callable[[], None] | None:
         """Let a committer do maintenance, as `MaintainsTable.maintain`."""

@@ -11,6 +11,7 @@ from txn.config import TopologyConfig
 from txn.errors import SetupError, TopologyError
 from txn.interfaces import Committer
 from txn.interfaces.committer_capabilities import KeepsOwnLog
+from txn.interfaces.published import ReadablePublished
 from txn.operations.loading import named_topology
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
@@ -35,6 +36,8 @@ class TopologyTables:
     replays: tuple[RowReplayRecord, ...] | None = None
     """The replays of rows that were set aside; None: not read, or no ZooKeeper answers."""
 
+    published: Mapping[str, ReadablePublished] = field(default_factory=dict)
+    """Published table -> its reader; only a program has them."""
     renamed: Renamed = field(default_factory=dict)
     """Former name of a stream -> its present name; only a program has them."""
 
@@ -66,6 +69,7 @@ def tables_of(
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
     committers = {sink.name: sink.committer for sink in sinks}
+    published = {one.name: one.reader() for sink in sinks for one in sink.published}
     renamed = topology.definition.renamed if topology else {}
     try:
         with open_backend(zookeeper, config) as backend:
@@ -75,7 +79,13 @@ def tables_of(
         if topology is None:
             raise
         return TopologyTables(
-            name, tuple(committers), None, committers, config=config, renamed=renamed
+            name,
+            tuple(committers),
+            None,
+            committers,
+            config=config,
+            published=published,
+            renamed=renamed,
         )
     committed = status.progress.committed
     return TopologyTables(
@@ -85,6 +95,7 @@ def tables_of(
         committers,
         is_at_rest=not (status.leader or status.standbys or status.progress.batches),
         config=config,
+        published=published,
         renamed=renamed,
         replays=None if replays is None else tuple(chain.from_iterable(replays.values())),
     )

@@ -1,0 +1,1 @@
+"""Tables with nothing but keys and final values of a state, kept up beside the commit turns."""

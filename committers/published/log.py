@@ -1,0 +1,224 @@
+"""The log of a published table: what its newest version shows, and the next version."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from committers.published.vectors import Vector, written
+from committers.publishing.append import (
+    CHECKPOINT_INTERVAL,
+    commit_actions,
+    commit_text,
+    file_actions,
+    not_appended,
+)
+from committers.publishing.checkpoints import Checkpoints
+from committers.publishing.files import ActiveFile, load_files
+from committers.publishing.shown import PUBLISHED, record_in
+from committers.staging.parquet_stats import delta_stats
+from txn.delta.commits import commit_path
+from txn.delta.definition import TableDefinition
+from txn.delta.delta_rs import DeltaTable, Schema
+from txn.delta.loading import is_there, load
+from txn.delta.log import TableLog
+from txn.delta.topology_table import refuse_foreign_folder
+from txn.errors import CommitConflictError, TableRefusedError
+from txn.interfaces import StagedFile
+from txn.storage.storage import Storage
+
+__all__ = ["Change", "PublishedLog", "Shown"]
+
+_STATE = "txn.published_state"
+_TOPOLOGY = "txn.topology"
+_VECTORS = "delta.enableDeletionVectors"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The newest version of a published table."""
+
+    version: int
+    definition: TableDefinition
+    files: tuple[ActiveFile, ...]
+    txid: int
+    """The txid that it shows; 0: none yet, or another writer has changed rows since."""
+    source: Mapping[str, Any]
+    """What its rows were computed from."""
+    vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Path of a file with deleted rows -> the descriptor of its deletion vector."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The files of the next version."""
+
+    adds: tuple[StagedFile, ...] = ()
+    removes: tuple[ActiveFile, ...] = ()
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    """Path of a file that stays -> its deleted rows."""
+
+
+class PublishedLog:
+    """Reads and appends versions of one published table.
+
+    Args:
+        storage: the table's folder.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._checkpoints = Checkpoints(storage, lambda: None)
+
+    def load(self, topology: str, state: str) -> Shown | None:
+        """Return what the newest version shows; None: there is no table.
+
+        Args:
+            state: the folder of the state table that it shows.
+
+        Raises:
+            TableRefusedError: the folder holds another table, or other files.
+        """
+        if not is_there(self._storage):
+            refuse_foreign_folder(self._storage.entries(), self._storage.location)
+            return None
+        table = load(self._storage)
+        definition, version = TableDefinition.of(table), table.version()
+        self._require_own(definition.configuration, topology, state)
+        record, marked_by_others = self._newest_record(version)
+        if marked_by_others or (version and not record and _VECTORS in definition.configuration):
+            raise TableRefusedError(
+                f"Another writer has marked rows of published table {self._storage.location} as "
+                "deleted, or its log does not name any more which ones are, so it cannot go on. "
+                "Delete its folder: it is written anew. Or restore a version of publish() (RESTORE "
+                "TABLE).",
+                number="TXN-308",
+            )
+        files = tuple(load_files(table).values())
+        shown = Shown(version, definition, files, record.get("txid", 0), record.get("source", {}))
+        paths = {file.path for file in files}
+        vectors = {path: v for path, v in record.get("vectors", {}).items() if path in paths}
+        return replace(shown, vectors=vectors)
+
+    def create(self, topology: str, state: str, columns: str, *, vectors: bool) -> None:
+        """Make an empty table, if there is none.
+
+        Args:
+            state: the folder of the state table that it shows.
+            columns: a schema as Delta's JSON.
+            vectors: rows of files that stay may be marked as deleted.
+        """
+        own = {
+            _TOPOLOGY: topology,
+            "txn.kind": "published",
+            _STATE: state,
+            "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+            **({_VECTORS: "true"} if vectors else {}),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            DeltaTable.create(
+                folder, Schema.from_json(columns), configuration=own, raise_if_key_not_exists=False
+            )
+            text = Path(folder, commit_path(0)).read_bytes()
+        self._storage.put_if_absent(commit_path(0), text)
+
+    def append(
+        self,
+        topology: str,
+        before: Shown,
+        change: Change,
+        txid: int,
+        source: Mapping[str, Any],
+        columns: Mapping[str, Any],
+    ) -> None:
+        """Append the version after `before`, which shows a later txid.
+
+        Raises:
+            CommitConflictError: there is such a version already; nothing was changed.
+        """
+        version, now = before.version + 1, int(time.time() * 1000)
+        vectors = written(self._storage, change.vectors, uuid.uuid4().bytes)
+        actions = self._file_actions(before, change, vectors, now)
+        definition = before.definition
+        if definition.columns != columns:
+            actions = [*definition.reshaped(columns, [], definition.configuration), *actions]
+        gone = {file.path for file in change.removes}
+        kept = {path: one for path, one in before.vectors.items() if path not in gone}
+        record = {"topology": topology, "txid": txid, "source": source}
+        record |= {"vectors": {**kept, **vectors}} if kept or vectors else {}
+        text = commit_text(
+            commit_actions(
+                actions,
+                {f"txn/{topology}/published": txid},
+                now_ms=now,
+                partition_columns=[],
+                info={PUBLISHED: record},
+            )
+        )
+        path = commit_path(version)
+        if not self._storage.put_if_absent(path, text):
+            found = self._storage.read(path)
+            if found is None:
+                raise not_appended(version, self._storage.location, None)
+            if found != text:
+                raise CommitConflictError(
+                    f"Version {version} of table {self._storage.location} was written by somebody "
+                    "else meanwhile (OPTIMIZE, or a former leader). It is published again."
+                )
+        self._checkpoints.run(version, definition.configuration)
+
+    def _file_actions(
+        self, before: Shown, change: Change, vectors: Mapping[str, Mapping[str, Any]], now: int
+    ) -> list[dict[str, Any]]:
+        """The actions of the files: one whose vector changes is removed, and added with it."""
+        files = {file.path: file for file in before.files}
+        marked = [files[path] for path in vectors]
+        adds = [*change.adds, *map(self._added_again, marked)]
+        actions = file_actions(adds, [*change.removes, *marked], now, data_change=True)
+        for action in actions:
+            kind = "add" if "add" in action else "remove"
+            known = vectors if kind == "add" else before.vectors
+            vector = known.get(unquote(action[kind]["path"]))
+            if vector is not None:
+                action[kind]["deletionVector"] = dict(vector)
+        return actions
+
+    def _added_again(self, file: ActiveFile) -> StagedFile:
+        metadata = self._storage.footer(file.path, file.size)
+        assert metadata is not None
+        # Bounds are those of all rows, deleted ones included.
+        stats = json.dumps({**json.loads(delta_stats(metadata)), "tightBounds": False})
+        return StagedFile(file.path, file.size, metadata.num_rows, {}, stats)
+
+    def _require_own(self, properties: Mapping[str, str | None], topology: str, state: str) -> None:
+        own = properties.get(_STATE), properties.get(_TOPOLOGY)
+        if own != (state, topology):
+            made = "shows another state" if own[0] else "is none that publish() has made"
+            raise TableRefusedError(
+                f"Table {self._storage.location} {made}, so '{state}' of topology "
+                f"'{topology}' cannot be published there. Give publish() an empty or new folder.",
+                number="TXN-301",
+            )
+
+    def _newest_record(self, version: int) -> tuple[Mapping[str, Any], bool]:
+        """(the newest record, whether another writer has marked rows as deleted since).
+
+        The record is empty if another writer has changed rows since, or it is unknown.
+        """
+        log, changed = TableLog(self._storage), False
+        while version >= 0 and (text := log.text(version)) is not None:
+            if (record := record_in(text)) is not None:
+                return {} if changed else record, False
+            commit = log.parsed(version, text)
+            changed |= commit.data_change
+            if commit.deletion_vectors:
+                return {}, True
+            version -= 1
+        return {}, False

@@ -1,0 +1,118 @@
+"""Deletion vectors: the rows of a file that a version has no more, so that the file can stay.
+
+Source: Delta's PROTOCOL.md, "Deletion Vectors", "Deletion Vector Format" and "File Format".
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import SetupError
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from txn.storage.storage import Storage
+
+__all__ = ["Vector", "require_library", "with_positions", "written"]
+
+_MAGIC = struct.pack("<i", 1681511377)
+_VERSION = b"\x01"
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The deleted rows of one file."""
+
+    rows: BitMap64
+    """Their positions, from 0."""
+    before: Mapping[str, Any] | None
+    """The descriptor until now; None: no row was deleted."""
+
+
+def require_library() -> None:
+    """Refuse deletion vectors without the library that makes them.
+
+    Raises:
+        SetupError: naming what to install.
+    """
+    try:
+        import pyroaring  # noqa: F401
+    except ImportError as error:
+        raise SetupError(
+            "Deletion vectors need the library pyroaring, which is not installed: "
+            "pip install 'txn-spark[vectors]'.",
+            number="TXN-211",
+        ) from error
+
+
+def with_positions(
+    storage: Storage, before: Mapping[str, Any] | None, positions: Iterable[int]
+) -> Vector:
+    """Return the vector of a file with more rows deleted.
+
+    Args:
+        before: the descriptor until now; None: there is none.
+    """
+    from pyroaring import BitMap64
+
+    rows = BitMap64(positions)
+    if before is not None:
+        data = storage.read(_path(before["pathOrInlineDv"]))
+        assert data is not None
+        at = before["offset"] + 4
+        rows |= BitMap64.deserialize(data[at + len(_MAGIC) : at + before["sizeInBytes"]])
+    return Vector(rows, before)
+
+
+def written(storage: Storage, vectors: Mapping[str, Vector], name: bytes) -> dict[str, Any]:
+    """Write the vectors into one file; return path -> descriptor.
+
+    Args:
+        vectors: path of a file -> its vector.
+        name: 16 random bytes.
+    """
+    if not vectors:
+        return {}
+    text = _z85(name)
+    content, descriptors = bytearray(_VERSION), {}
+    for path, vector in vectors.items():
+        data = _MAGIC + vector.rows.serialize()
+        descriptors[path] = {
+            "storageType": "u",
+            "pathOrInlineDv": text,
+            "offset": len(content),
+            "sizeInBytes": len(data),
+            "cardinality": len(vector.rows),
+        }
+        content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    storage.put_if_absent(_path(text), bytes(content))
+    return descriptors
+
+
+def _path(name: str) -> str:
+    """The path of a file of vectors, from its name in a descriptor."""
+    number = 0
+    data = b""
+    for start in range(0, len(name), 5):
+        number = 0
+        for character in name[start : start + 5].encode():
+            number = number * 85 + _DIGITS.index(character)
+        data += number.to_bytes(4, "big")
+    text = data.hex()
+    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+    return f"deletion_vector_{'-'.join(parts)}.bin"
+
+
+def _z85(data: bytes) -> str:
+    """Base 85 as ZeroMQ's RFC 32 has it; Python has it from 3.13 on."""
+    text = bytearray()
+    for start in range(0, len(data), 4):
+        number = int.from_bytes(data[start : start + 4], "big")
+        text += bytes(_DIGITS[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    return text.decode()

@@ -1,0 +1,65 @@
+"""The txids that the versions of a published table show, as its log names them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from txn.delta.loading import require
+from txn.delta.log import TableLog
+from txn.errors import TableRefusedError
+from txn.storage.storage import Storage
+
+__all__ = ["PUBLISHED", "record_in", "shown_versions", "version_showing"]
+
+PUBLISHED = "txn_published"
+"""Key of the record in `commitInfo`: topology, txid, and what the rows were computed from."""
+_MOST_NAMED = 10
+"""The most txids that an error names."""
+
+
+def shown_versions(storage: Storage) -> Iterator[tuple[int, int]]:
+    """(txid, version) of each version that names a txid, the newest first.
+
+    Raises:
+        TableAbsentError: the table does not exist.
+    """
+    version, log = require(storage).version(), TableLog(storage)
+    while version >= 0 and (text := log.text(version)) is not None:
+        if (record := record_in(text)) is not None:
+            yield record["txid"], version
+        version -= 1
+
+
+def version_showing(storage: Storage, txid: int | None) -> int | None:
+    """The version that shows a txid; None: the newest one, of any writer.
+
+    Raises:
+        TableRefusedError: no version does, or the log does not go back to it.
+    """
+    if txid is None:
+        return None
+    shown = dict(reversed([*shown_versions(storage)]))
+    if txid not in shown:
+        some = ", ".join(map(str, sorted(shown)[-_MOST_NAMED:])) or "none"
+        raise TableRefusedError(
+            f"Published table {storage.location} does not show txid {txid}. The newest ones that "
+            f"it shows are {some}.",
+            number="TXN-309",
+        )
+    return shown[txid]
+
+
+def record_in(commit: bytes) -> Mapping[str, Any] | None:
+    """The record of a published table's version; None: it has none.
+
+    Args:
+        commit: the version's commit file.
+    """
+    for line in commit.splitlines():
+        info = json.loads(line).get("commitInfo") or {}
+        if PUBLISHED in info:
+            record: Mapping[str, Any] = info[PUBLISHED]
+            return record
+    return None
