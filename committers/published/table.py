@@ -110,7 +110,8 @@ class PublishedState:
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self.name = os.fspath(path)
-        self.storage_options = dict(storage_options)
+        self.storage_options: Mapping[str, str] = dict(storage_options)
+        self.has_plain_files = not request.deletion_vectors
         self.request = request
         if request.deletion_vectors:
             require_library()
@@ -180,7 +181,8 @@ class PublishedState:
         source = {"lineage": self._source.lineage(), "request": _as_json(self.request)}
         schema = json.loads(columns)
         follows = (shown.source, shown.definition.columns) == (source, schema)
-        if follows and shown.txid and self.request.top is None:
+        by_keys = self.request.top is None and self.request.keys and shown.files
+        if follows and shown.txid and by_keys:
             change = self._changed(state, shown)
         else:
             change = Change(self._write(state.rows, self._source.size(), state.txid), shown.files)

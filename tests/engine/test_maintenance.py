@@ -122,13 +122,13 @@ def test_tables_are_asked_again_while_nothing_is_committed(kit: Kit) -> None:
     """What a busy time left is done later: a look every few seconds, and none before any commit."""
     work = Work(lambda table, txid: None)
     maintenance = kit.over(work)
-    maintenance.idle(100.0)
+    maintenance.idle(100.0, 0)
     maintenance.committed(TransactionAttempt(7))
     kit.idle()
     looks = []
     for now in (101.0, 102.0, 101.0 + IDLE_SECS):
         work.asked.clear()
-        maintenance.idle(now)
+        maintenance.idle(now, 7)
         kit.idle()
         looks.append(work.asked.copy())
     assert looks == [[("a", 7), ("b", 7)], [], [("a", 7), ("b", 7)]]
@@ -231,3 +231,34 @@ def test_the_end_of_a_run_does_not_wait_for_a_turn_that_is_stuck(kit: Kit) -> No
     stuck.set()
     kit.threads.commit.submit(lambda: None).result(WAIT_SECS)
     assert kit.said == []
+
+
+class Shown:
+    """A published table: what it is asked for."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self.asked: list[tuple[int, bool]] = []
+
+    def maintain(self, committed: int, *, now: bool = False) -> Callable[[], None]:
+        """Asked on the maintenance thread."""
+        assert threading.current_thread().name.startswith("txn-maintenance")
+        self.asked.append((committed, now))
+        return lambda: self._kit.said.append(f"shown {committed}")
+
+
+def test_published_tables_are_asked_last_and_once_more_at_the_end(kit: Kit) -> None:
+    """Also in a run that commits nothing, for what a former one has left."""
+    shown, work = Shown(kit), Work(lambda table, txid: None)
+    work.published = {"shown": shown}
+    maintenance = kit.over(work)
+    maintenance.last_round(0)
+    assert shown.asked == []
+    maintenance.last_round(5)
+    assert (shown.asked, work.asked) == ([(5, True)], [])
+    maintenance.committed(TransactionAttempt(7))
+    kit.idle()
+    maintenance.last_round(7)
+    assert shown.asked[1:] == [(7, False), (7, True)]
+    assert work.asked == [("a", 7), ("b", 7)]
+    assert kit.said[1::2] == ["shown 5", "shown 7", "shown 7"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from txn.interfaces.committer_capabilities import ReadableTable
@@ -21,6 +21,9 @@ class Publishes(Protocol):
     """A table with keys and final values of another one, which is kept up beside commit turns."""
 
     name: str
+    storage_options: Mapping[str, str]
+    has_plain_files: bool
+    """False: rows of its files may be marked as deleted."""
 
     def check(self, topology: str) -> int:
         """Return the txid that it shows, 0 if none; raise TableRefusedError if it is another's."""

@@ -253,3 +253,25 @@ def test_a_table_is_published_as_often_as_asked(spark: SparkSession, warehouse: 
     other = Shop(spark, warehouse / "other")
     other.run((*FIRST, *LATER), every="1 hour")
     assert set(txids_of(other.path).values()) == {5}
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_table_without_rows_and_a_total_without_keys_are_published(
+    spark: SparkSession, warehouse: Path, layout: str, *, vectors: bool
+) -> None:
+    """A table whose keys are all gone gets new ones; one row over everything is one row."""
+    shop = Shop(spark, warehouse, layout=layout, remove_where="total = 0")
+    values, batches = {"total": Sum("v")}, ([("a", 1)], [("a", -1)], [("b", 2)])
+    for number, rows in enumerate(({("a", 1)}, set(), {("b", 2)}), 1):
+        shop.run(batches[:number], values=values, deletion_vectors=vectors)
+        found = PublishedTable(shop.path).read(spark).collect()
+        assert {tuple(row) for row in found} == rows
+    made = Topology("one", TopologyConfig(max_spout_pending=1))
+    stream = made.stream("sales", MemoryTransactionalSpout(batches, SCHEMA))
+    one = stream.persistent_aggregate(StateTable(warehouse / "one", layout=layout), n=Count())
+    one.publish(warehouse / "all", every="1 txid", deletion_vectors=vectors)
+    run_in_memory(made, spark, MemoryNodes())
+    shown = PublishedTable(warehouse / "all")
+    for txid in shown.txids():
+        assert [tuple(row) for row in shown.read(spark, txid).collect()] == [(txid,)]

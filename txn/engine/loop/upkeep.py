@@ -48,7 +48,8 @@ class Upkeep:
     """Starts the operations that are due, and reports how they went. `step` never blocks.
 
     Args:
-        sinks: the topology's tables; other tables than its own Delta tables are left alone.
+        sinks: the topology's tables; other tables than its own Delta tables are left alone, and so
+            are published ones with deletion vectors.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class Upkeep:
         monotonic: Callable[[], float],
     ) -> None:
         self._topology = topology
-        self._sinks = [sink for sink in sinks if sink.committer.lies_in_folder]
+        own = {s.name: s.committer.storage_options for s in sinks if s.committer.lies_in_folder}
+        shown = (one for sink in sinks for one in sink.published if one.has_plain_files)
+        self._tables = {**own, **{one.name: one.storage_options for one in shown}}
         self._least = least_hours(config.message_timeout_secs, config.max_batch_attempts)
         every: dict[Operation, float] = {
             "optimize": config.optimize_every_hours * 3600,
@@ -70,7 +73,7 @@ class Upkeep:
         self._broadcast = broadcast
         self._monotonic = monotonic
         self._next = dict.fromkeys(self._every, monotonic())
-        self._waiting: deque[tuple[Operation, Sink]] = deque()
+        self._waiting: deque[tuple[Operation, str]] = deque()
         self._child: _Child | None = None
         self._lock = threading.Lock()
         self._stopped = False
@@ -79,7 +82,7 @@ class Upkeep:
     @property
     def is_on(self) -> bool:
         """True if any operation is scheduled."""
-        return bool(self._every and self._sinks)
+        return bool(self._every and self._tables)
 
     def step(self) -> None:
         """Report the operation that has ended, and start the next one."""
@@ -95,9 +98,9 @@ class Upkeep:
             for operation, secs in self._every.items():
                 if now >= self._next[operation]:
                     self._next[operation] = now + secs
-                    asked = {sink.name for waits, sink in self._waiting if waits == operation}
-                    new = (sink for sink in self._sinks if sink.name not in asked)
-                    self._waiting += [(operation, sink) for sink in new]
+                    asked = {table for waits, table in self._waiting if waits == operation}
+                    new = (table for table in self._tables if table not in asked)
+                    self._waiting += [(operation, table) for table in new]
             if self._waiting:
                 self._start(*self._waiting.popleft())
 
@@ -113,12 +116,12 @@ class Upkeep:
             child.process.wait()
             _close(child)
 
-    def _start(self, operation: Operation, sink: Sink) -> None:
-        options = dict(sink.committer.storage_options)
+    def _start(self, operation: Operation, table: str) -> None:
+        options = dict(self._tables[table])
         order = {
             "operation": operation,
             "topology": self._topology,
-            "location": Storage(sink.name, options).uri,
+            "location": Storage(table, options).uri,
             "options": options,
             "least_hours": self._least,
         }
@@ -134,7 +137,7 @@ class Upkeep:
             start_new_session=True,  # Ctrl-C is for the run, which ends it
         )
         began = self._broadcast.stamp()[0]
-        self._child = _Child(process, output, operation, sink.name, began)
+        self._child = _Child(process, output, operation, table, began)
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # its output has the error
             process.stdin.write(json.dumps(order).encode() + b"\n")
