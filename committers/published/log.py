@@ -22,7 +22,7 @@ from committers.publishing.append import (
 )
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.files import ActiveFile, load_files
-from committers.publishing.shown import PUBLISHED, record_in
+from committers.publishing.shown import record_in
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.commits import commit_path
 from txn.delta.definition import TableDefinition
@@ -32,6 +32,7 @@ from txn.delta.log import TableLog
 from txn.delta.topology_table import refuse_foreign_folder
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import StagedFile
+from txn.interfaces.published import PUBLISHED
 from txn.storage.storage import Storage
 
 __all__ = ["Change", "PublishedLog", "Shown"]
@@ -129,7 +130,7 @@ class PublishedLog:
             text = Path(folder, commit_path(0)).read_bytes()
         self._storage.put_if_absent(commit_path(0), text)
 
-    def append(
+    def prepare(
         self,
         topology: str,
         before: Shown,
@@ -137,13 +138,9 @@ class PublishedLog:
         txid: int,
         source: Mapping[str, Any],
         columns: Mapping[str, Any],
-    ) -> None:
-        """Append the version after `before`, which shows a later txid.
-
-        Raises:
-            CommitConflictError: there is such a version already; nothing was changed.
-        """
-        version, now = before.version + 1, int(time.time() * 1000)
+    ) -> bytes:
+        """Write the deletion vectors; return the commit file after `before`, for a later txid."""
+        now = int(time.time() * 1000)
         vectors = written(self._storage, change.vectors, uuid.uuid4().bytes)
         actions = self._file_actions(before, change, vectors, now)
         definition = before.definition
@@ -153,7 +150,7 @@ class PublishedLog:
         kept = {path: one for path, one in before.vectors.items() if path not in gone}
         record = {"topology": topology, "txid": txid, "source": source}
         record |= {"vectors": {**kept, **vectors}} if kept or vectors else {}
-        text = commit_text(
+        return commit_text(
             commit_actions(
                 actions,
                 {f"txn/{topology}/published": txid},
@@ -162,17 +159,28 @@ class PublishedLog:
                 info={PUBLISHED: record},
             )
         )
+
+    def append(self, version: int, text: bytes) -> None:
+        """Append a version, by its commit file.
+
+        Raises:
+            CommitConflictError: there is such a version already; nothing was changed.
+        """
         path = commit_path(version)
-        if not self._storage.put_if_absent(path, text):
-            found = self._storage.read(path)
-            if found is None:
-                raise not_appended(version, self._storage.location, None)
-            if found != text:
-                raise CommitConflictError(
-                    f"Version {version} of table {self._storage.location} was written by somebody "
-                    "else meanwhile (OPTIMIZE, or a former leader). It is published again."
-                )
-        self._checkpoints.run(version, definition.configuration)
+        if self._storage.put_if_absent(path, text):
+            return
+        found = self._storage.read(path)
+        if found is None:
+            raise not_appended(version, self._storage.location, None)
+        if found != text:
+            raise CommitConflictError(
+                f"Version {version} of table {self._storage.location} was written by somebody "
+                "else meanwhile (OPTIMIZE, or a former leader). It is published again."
+            )
+
+    def keep_up(self, shown: Shown) -> None:
+        """Make a checkpoint of the log, if one is due."""
+        self._checkpoints.run(shown.version, shown.definition.configuration)
 
     def _file_actions(
         self, before: Shown, change: Change, vectors: Mapping[str, Mapping[str, Any]], now: int

@@ -19,6 +19,7 @@ from committers.published.log import Change, PublishedLog, Shown
 from committers.published.reader import PublishedTable
 from committers.published.request import Pace, Request
 from committers.published.vectors import require_library, with_positions
+from committers.publishing.append import AppendFailedError
 from committers.publishing.files import ActiveFile
 from committers.publishing.storable import storable_columns
 from committers.staging.area import StagingArea, random_id
@@ -165,6 +166,8 @@ class PublishedState:
 
     def _next(self, topology: str, committed: int) -> Callable[[], None] | None:
         shown = self._log.load(topology, self._source.name)
+        if shown is not None:
+            self._log.keep_up(shown)
         state = self._state(committed, 0 if shown is None else shown.txid)
         if state is None:
             return None
@@ -186,11 +189,15 @@ class PublishedState:
             change = self._changed(state, shown)
         else:
             change = Change(self._write(state.rows, self._source.size(), state.txid), shown.files)
-        before = shown
+        version = shown.version + 1
+        text = self._log.prepare(topology, shown, change, state.txid, source, schema)
 
         def append() -> None:
             try:
-                self._log.append(topology, before, change, state.txid, source, schema)
+                self._log.append(version, text)
+            except AppendFailedError:
+                self._shows = None
+                raise  # it may still land: its files stay
             except CommitConflictError:
                 self._storage.delete_files(file.path for file in change.adds)
                 self._shows = None

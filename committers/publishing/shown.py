@@ -9,12 +9,11 @@ from typing import Any
 from txn.delta.loading import require
 from txn.delta.log import TableLog
 from txn.errors import TableRefusedError
+from txn.interfaces.published import PUBLISHED
 from txn.storage.storage import Storage
 
-__all__ = ["PUBLISHED", "record_in", "shown_versions", "version_showing"]
+__all__ = ["record_in", "shown_versions", "version_showing"]
 
-PUBLISHED = "txn_published"
-"""Key of the record in `commitInfo`: topology, txid, and what the rows were computed from."""
 _MOST_NAMED = 10
 """The most txids that an error names."""
 

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 import txn
 from committers.aggregates import Avg, Count, CountDistinct, Sum
 from committers.append_table import AppendTable
+from committers.published_table import PublishedTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.cli.app import cli
-from txn.errors import TopologyError
+from txn.errors import TableRefusedError, TopologyError
+from txn.interfaces.published import CanPublish
+from txn.operations.snapshot import publish_once
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
@@ -174,3 +178,46 @@ def test_a_table_that_only_spark_reads_is_left_out_by_name(
     assert set(seen) == {"rows"}
     assert "this program cannot compute" in seen.left_out[table.path]
     assert table.path in repr(seen)
+
+
+def test_a_table_is_published_once(shop: Topology, warehouse: Path) -> None:
+    """Keys and values as of a txid, which the log names; a ranking; nothing is overwritten."""
+    for layout, txid in (("upsert", 4), ("log", 2)):
+        path = str(warehouse / f"shown-{layout}")
+        assert publish_once(shop, layout, path, "newest" if txid == 4 else txid) == txid
+        shown = PublishedTable(path)
+        assert shown.txids() == (txid,)
+        assert sorted(tuple(row.values()) for row in shown.to_arrow().to_pylist()) == expected(txid)
+    best = str(warehouse / "best")
+    publish_once(shop, str(warehouse / "log"), best, columns=["total", "k"], top=2, by="total DESC")
+    rows = DeltaTable(best).to_pyarrow_table().to_pylist()
+    assert rows == [{"total": 9, "k": "a"}, {"total": 4, "k": "c"}]
+    with pytest.raises(TableRefusedError, match="a table at .* already"):
+        publish_once(shop, "log", best)
+    with pytest.raises(TopologyError, match="has no table 'nothing'"):
+        publish_once(shop, "nothing", best)
+    with pytest.raises(TopologyError, match="needs both, top and by"):
+        publish_once(shop, "log", best, top=3)
+
+
+def test_published_tables_are_shown_as_of_a_txid_that_all_of_them_show(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """The newest one, or the newest up to another one; without a program the refusal says so."""
+    made, nodes = topology(warehouse), MemoryNodes()
+    for sink in made.sinks:
+        if isinstance(sink.committer, CanPublish):
+            asked: Any = dict.fromkeys(("columns", "order_by", "top", "by", "per"))
+            path = f"{sink.name}-shown"
+            table = sink.committer.published_table(
+                path, every=(1, None), deletion_vectors=False, **asked
+            )
+            sink.published.append(table)
+    run_in_memory(made, spark, nodes)
+    for engine in (spark, None):
+        seen = txn.snapshot(engine, made, published=True)
+        assert (seen.txid, sorted(seen)) == (4, ["log-shown", "upsert-shown"])
+        rows = seen["log-shown"].collect() if engine else seen["upsert-shown"].fetchall()
+        assert sorted(tuple(row) for row in rows) == expected(4)
+    with pytest.raises(TopologyError, match="name it as FILE.py:TOPOLOGY"):
+        txn.snapshot(None, topology(warehouse), published=True)

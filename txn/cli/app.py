@@ -19,7 +19,7 @@ from txn.cli.commands.plan import plan
 from txn.cli.commands.plugins import plugins
 from txn.cli.commands.preview import preview
 from txn.cli.commands.quarantine import quarantine
-from txn.cli.commands.reading import open_command, sql_command
+from txn.cli.commands.reading import open_command, publish_command, sql_command
 from txn.cli.commands.recover import recover
 from txn.cli.commands.rows import rows
 from txn.cli.commands.run import run
@@ -56,6 +56,7 @@ for command in (
     recover,
     rows,
     run,
+    publish_command,
     sql_command,
     status,
     vacuum,

@@ -7,7 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from txn.interfaces.committer_capabilities import ReadableTable
 
-__all__ = ["CanPublish", "Publishes", "ReadablePublished"]
+__all__ = ["PUBLISHED", "CanPublish", "Publishes", "ReadablePublished"]
+
+PUBLISHED = "txn_published"
+"""Key of the record in `commitInfo`: topology, txid, and what the rows were computed from."""
 
 
 class ReadablePublished(ReadableTable, Protocol):

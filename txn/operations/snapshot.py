@@ -8,13 +8,17 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
+from txn.delta.delta_rs import CommitProperties, DeltaTable, Schema
+from txn.delta.loading import is_there
 from txn.errors import TableRefusedError, TopologyError, UserError
 from txn.interfaces.committer_capabilities import ReadableTable
+from txn.interfaces.published import PUBLISHED
 from txn.operations.history import history
 from txn.operations.plugins import COMMITTERS
 from txn.operations.table_logs import opened_table, table_log
 from txn.operations.tables.topology_tables import TopologyTables, tables_of
 from txn.storage.reader_extra import connect
+from txn.storage.storage import Storage
 from txn.text import first_line
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from txn.protocol.backend import ProgressBackend
     from txn.topology import Topology
 
-__all__ = ["Snapshot", "query_of", "snapshot"]
+__all__ = ["Snapshot", "publish_once", "query_of", "snapshot"]
 
 _NEWEST = 100
 """Of so many txids, far more than can be open, one is committed."""
@@ -190,6 +194,88 @@ def query_of(
             number="TXN-109",
         )
     return reader.sql(txid, columns=columns or None, dialect=dialect, table=named)
+
+
+def publish_once(
+    topology: Topology | str,
+    table: str,
+    path: str,
+    txid: int | Literal["newest"] = "newest",
+    *,
+    columns: Sequence[str] = (),
+    top: int | None = None,
+    by: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    zookeeper: str | ProgressBackend = "embedded",
+) -> int:
+    """Write what readers see of a table, as of one committed txid, to a new Delta table.
+
+    Without Spark and Java. Its log names the txid, as that of `TxnState.publish` does, which
+    keeps such a table up.
+
+    Args:
+        topology: as `snapshot`.
+        table: the path, or the name that the table has in a `snapshot`.
+        path: a new or empty folder.
+        columns: in this order; empty: all.
+        top: only so many rows, the first ones in the order of `by`.
+        by: SQL, such as "spent DESC, customer".
+        storage_options: credentials and endpoints for `path`.
+
+    Returns:
+        The txid.
+
+    Raises:
+        TopologyError: there is no such table, or half a ranking.
+        TableRefusedError: as `snapshot`; or there is a table at `path`.
+    """
+    if (top is None) != (by is None):
+        raise TopologyError("A ranking needs both, top and by.", number="TXN-109")
+    seen = snapshot(None, topology, txid, zookeeper=zookeeper)
+    name = next((n for n, p in seen.paths.items() if table in (n, p)), None)
+    if name is None:
+        known = ", ".join(seen) or "none"
+        raise TopologyError(
+            f"Topology '{seen.topology}' has no table '{table}' that can be read without Spark. "
+            f"There are {known}.",
+            number="TXN-109",
+        )
+    rows = seen[name]
+    rows = rows if by is None else rows.order(by).limit(top)
+    quoted = (f'"{column.replace(chr(34), chr(34) * 2)}"' for column in columns)
+    rows = rows.project(", ".join(quoted)) if columns else rows
+    _write(rows, path, seen, storage_options)
+    return seen.txid
+
+
+def _write(
+    rows: duckdb.DuckDBPyRelation,
+    path: str,
+    seen: Snapshot,
+    storage_options: Mapping[str, str] | None,
+) -> None:
+    from deltalake import write_deltalake
+
+    if is_there(Storage(path, dict(storage_options or {}))):
+        raise TableRefusedError(
+            f"There is a table at {path} already. Give a new or empty folder.", number="TXN-301"
+        )
+    batches = rows.to_arrow_reader()
+    options = None if storage_options is None else dict(storage_options)
+    table = DeltaTable.create(
+        path,
+        Schema.from_arrow(batches.schema),
+        configuration={"txn.kind": "published", "txn.topology": seen.topology},
+        storage_options=options,
+        raise_if_key_not_exists=False,
+    )
+    record = {"topology": seen.topology, "txid": seen.txid}
+    write_deltalake(
+        table,
+        batches,
+        mode="append",
+        commit_properties=CommitProperties(custom_metadata={PUBLISHED: record}),
+    )
 
 
 def _reader_of(path: str, options: Mapping[str, str] | None = None) -> ReadableTable | None:

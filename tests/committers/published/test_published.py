@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from committers.aggregates import Avg, Count, CountDistinct, Sum
 from committers.append_table import AppendTable
+from committers.published.log import PublishedLog
 from committers.published_table import PublishedTable
 from committers.publishing.shown import record_in
 from committers.state_table import StateTable
@@ -275,3 +276,26 @@ def test_a_table_without_rows_and_a_total_without_keys_are_published(
     shown = PublishedTable(warehouse / "all")
     for txid in shown.txids():
         assert [tuple(row) for row in shown.read(spark, txid).collect()] == [(txid,)]
+
+
+def test_a_version_of_somebody_else_that_comes_first_is_no_harm(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files that were written for it are deleted, and the next round publishes anew."""
+    shop = Shop(spark, warehouse)
+    shop.run(FIRST)
+    files = set(shop.path.rglob("*.parquet"))
+    append = PublishedLog.append
+
+    def late(log: PublishedLog, version: int, text: bytes) -> None:
+        noted = {"delta.logRetentionDuration": "interval 9 days"}
+        DeltaTable(str(shop.path)).alter.set_table_properties(noted)
+        append(log, version, text)
+
+    with monkeypatch.context() as first:
+        first.setattr(PublishedLog, "append", late)
+        shop.run((*FIRST, *LATER), every="1 hour")
+    assert rows_of(shop.path) == expected(FIRST)
+    assert set(shop.path.rglob("*.parquet")) == files
+    shop.run((*FIRST, *LATER))
+    assert rows_of(shop.path) == expected((*FIRST, *LATER))

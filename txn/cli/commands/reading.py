@@ -1,4 +1,4 @@
-"""`txn sql` and `txn open`: a topology's tables for other engines, without Spark and Java."""
+"""`txn sql`, `txn open`, `txn publish`: tables for other engines, without Spark and Java."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txn.cli.options import zookeeper_option
 if TYPE_CHECKING:
     from txn.operations.snapshot import Snapshot
 
-__all__ = ["open_command", "sql_command"]
+__all__ = ["open_command", "publish_command", "sql_command"]
 
 _DIALECTS = click.Choice(["duckdb", "spark", "trino"])
 
@@ -81,6 +81,46 @@ def open_command(name: str, query: str | None, txid: int | None, zookeeper: str)
             _show(tables, statement)
         except click.ClickException as error:
             error.show()
+
+
+@click.command(name="publish")
+@click.argument("name", metavar="NAME", shell_complete=names)
+@click.option("--table", required=True, metavar="TABLE", help="Its path, or the last part of it.")
+@click.option("--to", "path", required=True, metavar="FOLDER", help="A new or empty folder.")
+@click.option("--txid", type=click.IntRange(min=1), help="As of this txid. [default: the newest]")
+@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this; repeat it.")
+@click.option("--top", type=click.IntRange(min=1), help="Only so many rows, with --by.")
+@click.option("--by", metavar="SQL", help="The order of a ranking, such as 'spent DESC'.")
+@zookeeper_option
+def publish_command(
+    name: str,
+    table: str,
+    path: str,
+    txid: int | None,
+    columns: tuple[str, ...],
+    top: int | None,
+    by: str | None,
+    zookeeper: str,
+) -> None:
+    """Write what readers see of a table, once, to a new Delta table with nothing else.
+
+    A program keeps such a table up: persistent_aggregate(...).publish(FOLDER).
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
+    """
+    from txn.operations.snapshot import publish_once
+
+    shows = publish_once(
+        name,
+        table,
+        path,
+        "newest" if txid is None else txid,
+        columns=columns,
+        top=top,
+        by=by,
+        zookeeper=zookeeper,
+    )
+    click.echo(f"{path} shows {table} as of txid {shows}")
 
 
 def _statements() -> Iterator[str]:
