@@ -104,7 +104,7 @@ class StateCommitter(TableCommitter, Generic[L]):
 
     def _spec(self, schema: StructType) -> TableSpec:
         layout = self._layout
-        columns = layout.table_schema(self._spark, schema)
+        columns = layout.table_schema(self._spark, schema, self._turn_session())
         self._staged_schema, self._stored_columns = schema, columns
         if layout.remove_where is not None:
             shown = layout.shown_schema(self._spark, columns)

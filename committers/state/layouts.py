@@ -71,7 +71,9 @@ class UpsertLayout(StateShape):
         removed = (REMOVED,) if self.keeps_removed else ()
         return (TXID, *forms, *(previous if self.keeps_previous else ()), *removed, BUCKET)
 
-    def table_schema(self, spark: SparkSession, partials: st.StructType) -> st.StructType:
+    def table_schema(
+        self, spark: SparkSession, partials: st.StructType, turn: SparkSession | None = None
+    ) -> st.StructType:
         """Columns of the table, given those of the partials. Runs no job."""
         differ = {
             name: aggregate.initial(sf.col(quoted(name)))
@@ -85,7 +87,7 @@ class UpsertLayout(StateShape):
         own |= {stored_name(name): types[name] for name in self.apart}
         stored = st.StructType([st.StructField(name, kind) for name, kind in types.items()])
         seen = {name: self.shown_value(name, sf.col(quoted(name))) for name in self.apart}
-        types = types_with(spark, stored, seen)
+        types = types_with(turn or spark, stored, seen)
         fields = [st.StructField(name, types[name]) for name in (*self.keys, *self.stored)]
         fields += [st.StructField(name, own[name]) for name in self.bookkeeping]
         return st.StructType(fields)
@@ -174,7 +176,9 @@ class LogLayout(StateShape):
         """The table's own columns, in their order."""
         return (TXID, REMOVED) if self.keeps_removed else (TXID,)
 
-    def table_schema(self, spark: SparkSession, partials: st.StructType) -> st.StructType:
+    def table_schema(
+        self, spark: SparkSession, partials: st.StructType, turn: SparkSession | None = None
+    ) -> st.StructType:
         """Columns of the table, given those of the partials."""
         schema = st.StructType([*partials.fields]).add(TXID, st.LongType())
         return schema.add(REMOVED, st.BooleanType()) if self.keeps_removed else schema

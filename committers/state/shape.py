@@ -101,8 +101,14 @@ class StateShape(ABC):
         """True if the table has rows of removed keys, and a column that marks them."""
 
     @abstractmethod
-    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
-        """Columns of the table, given those of the partials. Runs no job."""
+    def table_schema(
+        self, spark: SparkSession, partials: StructType, turn: SparkSession | None = None
+    ) -> StructType:
+        """Columns of the table, given those of the partials. Runs no job.
+
+        Args:
+            turn: the session that computes the values that the table shows; None: as `spark`.
+        """
 
     @abstractmethod
     def shown_value(self, name: str, stored: Column) -> Column:
