@@ -78,7 +78,7 @@ def build(spec: Spec) -> Topology:
             n=Count(),
             total=Sum("v"),
         )
-        state.publish(f"{spec.root}/{layout}-shown", every="1 txid")
+        state.publish(f"{spec.root}/{layout}-shown", every="2 txids")
     return topology
 
 
