@@ -117,7 +117,7 @@ class UpsertLayout(StateShape):
         for name in self.apart:
             stored = columns[stored_name(name)] = columns[name]
             shown = self.shown_value(name, stored)
-            columns[name] = sf.when(~sf.col(REMOVED), shown) if self.keeps_removed else shown
+            columns[name] = sf.when(_is_alive(), shown) if self.keeps_removed else shown
         names = (*self.keys, *self.stored, *self.bookkeeping)
         return rows.select(*(columns[name].alias(name) for name in names))
 
@@ -131,7 +131,7 @@ class UpsertLayout(StateShape):
         """`stored` without the tombstones of removed keys."""
         if not self.keeps_removed:
             return stored
-        return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        return stored.where(_is_alive())
 
     def revert(self, stored: DataFrame, first_txid: int) -> DataFrame:
         """Revert `stored` to its state before `first_txid`: rows written since go back or vanish.
@@ -152,7 +152,7 @@ class UpsertLayout(StateShape):
         existed = sf.col(PREV_TXID).isNotNull()
         stays = ~dead | existed
         if self.keeps_removed:
-            stays = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+            stays = sf.when(dead, existed).otherwise(_is_alive())
         return stored.where(stays).select(*columns)
 
 
@@ -227,3 +227,8 @@ class LogLayout(StateShape):
         alone = joined_by_key(once, keys, self.keys, "left_anti", has_null=has_null)
         touched = with_keys_of(once, keys, self.keys, has_null=has_null)
         return self.shown_once(alone).unionByName(self.shown(rest.unionByName(touched)))
+
+
+def _is_alive() -> Column:
+    """True in a row that is no tombstone; rows of a rebuilt table have NULL as their mark."""
+    return ~sf.coalesce(sf.col(REMOVED), sf.lit(False))

@@ -115,6 +115,18 @@ def test_a_table_of_a_former_release_goes_on(
     assert world.start(world.state(**more), rebuilt=True) == ()
 
 
+def test_a_table_with_removals_keeps_its_values_when_it_is_rebuilt(world: World) -> None:
+    """Rows that are written anew have no mark of removal, and all of their values."""
+    options: dict[str, Any] = {"values": VALUES, "remove_where": "n > 100"}
+    world.start(world.state(**options))
+    world.commit(FIRST)
+    before = world.read()
+    world.start(world.state(**options, buckets=7), rebuilt=True)
+    assert with_delta_alone(world.path, ["k", *VALUES]) == world.read() == before
+    world.commit(SECOND)
+    assert with_delta_alone(world.path, ["k", *VALUES]) == world.read()
+
+
 class Doubled(agg.Sum):
     """Shows another value than it stores, as only its own program knows."""
 
