@@ -208,30 +208,10 @@ class StateCommitter(TableCommitter, Generic[L]):
     # --- published tables --------------------------------------------------------------------
 
     def published_table(
-        self,
-        path: str,
-        *,
-        every: tuple[int | None, float | None],
-        columns: Sequence[str] | None = None,
-        order_by: Sequence[str] | None = None,
-        top: int | None = None,
-        by: Sequence[str] | None = None,
-        per: Sequence[str] | None = None,
-        deletion_vectors: bool = False,
+        self, path: str, *, every: tuple[int | None, float | None], **asked: Any
     ) -> PublishedState:
-        """Return a table that shows this state's keys and values (`TxnState.publish`)."""
-        layout = self._layout
-        request = Request.of(
-            layout.keys,
-            layout.values,
-            columns,
-            order_by,
-            top,
-            by,
-            per,
-            self.name,
-            deletion_vectors=deletion_vectors,
-        )
+        """Return a table that shows this state's keys and values (`CanPublish`)."""
+        request = Request.of(self._layout.keys, self._layout.values, table=self.name, **asked)
         return PublishedState(
             path, self, request, Pace(*every), self.storage_options, time.monotonic
         )

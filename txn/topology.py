@@ -1164,11 +1164,11 @@ class TxnState:
         table = committer.published_table(
             os.fspath(path),
             every=_pace(every, where),
-            columns=None if columns is None else _names(columns),
-            order_by=None if order_by is None else _names(order_by),
+            columns=_each_name(columns),
+            order_by=_each_name(order_by),
             top=top,
-            by=None if by is None else _names(by),
-            per=None if per is None else _names(per),
+            by=_each_name(by),
+            per=_each_name(per),
             deletion_vectors=deletion_vectors,
         )
         self.topology._require_free_place(table.name, None)
@@ -1204,7 +1204,9 @@ class TxnState:
         )
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+def _each_name(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
     return (names,) if isinstance(names, str) else tuple(names)
 
 

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["renamed_and_cast", "types_of"]
+__all__ = ["columns_of", "renamed_and_cast", "types_of"]
 
 
 def types_of(spec: TableSpec) -> dict[str, DataType]:
     """Column -> Spark's type, of the new shape."""
-    schema = st.StructType.fromJson(json.loads(spec.schema_json()))
-    return {field.name: field.dataType for field in schema}
+    return {field.name: field.dataType for field in columns_of(spec)}
+
+
+def columns_of(spec: TableSpec) -> st.StructType:
+    """The columns of the new shape."""
+    return st.StructType.fromJson(json.loads(spec.schema_json()))
 
 
 def renamed_and_cast(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from committers.aggregates.fold import Fold
-from committers.generations.rows import renamed_and_cast, types_of
+from committers.generations.rows import columns_of, renamed_and_cast
 from committers.publishing.files import BUCKET
 from committers.publishing.spec import TableSpec
 from committers.state.keys import bucket_of
@@ -19,7 +19,7 @@ from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate
-from txn.spark.lazy import sf, st
+from txn.spark.lazy import sf
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def generation_rows(
     merges = len(layout.keys) < len(former.keys)
     _require_partials(former, layout, merges=merges, table=table)
     rows = _living(former.as_stored(stored), former)
-    columns = st.StructType([st.StructField(n, kind) for n, kind in types_of(spec).items()])
-    types = {field.name: field.dataType for field in layout.stored_schema(columns)}
+    types = {field.name: field.dataType for field in layout.stored_schema(columns_of(spec))}
     were = {name: spec.former_name(name, former.stored) for name in layout.stored}
     values = {name: layout.stored[name] for name, old in were.items() if old in former.stored}
     casts = {name: types[name] for name in (*layout.keys, *values)}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from committers.published.vectors import Vector, written
@@ -18,6 +16,7 @@ from committers.publishing.append import (
     commit_actions,
     commit_text,
     file_actions,
+    first_commit,
     not_appended,
 )
 from committers.publishing.checkpoints import Checkpoints
@@ -34,6 +33,9 @@ from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import StagedFile
 from txn.interfaces.published import PUBLISHED
 from txn.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from pyarrow import parquet
 
 __all__ = ["Change", "PublishedLog", "Shown"]
 
@@ -52,7 +54,7 @@ class Shown:
     txid: int
     """The txid that it shows; 0: none yet, or another writer has changed rows since."""
     source: Mapping[str, Any]
-    """What its rows were computed from."""
+    """Identifies the state and the request that its rows were computed from."""
     vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Path of a file with deleted rows -> the descriptor of its deletion vector."""
 
@@ -103,13 +105,18 @@ class PublishedLog:
                 number="TXN-308",
             )
         files = tuple(load_files(table).values())
-        shown = Shown(version, definition, files, record.get("txid", 0), record.get("source", {}))
-        paths = {file.path for file in files}
-        vectors = {path: v for path, v in record.get("vectors", {}).items() if path in paths}
-        return replace(shown, vectors=vectors)
+        vectors = record.get("vectors", {})
+        return Shown(
+            version,
+            definition,
+            files,
+            record.get("txid", 0),
+            record.get("source", {}),
+            {file.path: vectors[file.path] for file in files if file.path in vectors},
+        )
 
     def create(self, topology: str, state: str, columns: str, *, vectors: bool) -> None:
-        """Make an empty table, if there is none.
+        """Create an empty table unless one exists.
 
         Args:
             state: the folder of the state table that it shows.
@@ -123,12 +130,12 @@ class PublishedLog:
             "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
             **({_VECTORS: "true"} if vectors else {}),
         }
-        with tempfile.TemporaryDirectory() as folder:
-            DeltaTable.create(
-                folder, Schema.from_json(columns), configuration=own, raise_if_key_not_exists=False
-            )
-            text = Path(folder, commit_path(0)).read_bytes()
-        self._storage.put_if_absent(commit_path(0), text)
+
+        def create(folder: str) -> None:
+            schema = Schema.from_json(columns)
+            DeltaTable.create(folder, schema, configuration=own, raise_if_key_not_exists=False)
+
+        self._storage.put_if_absent(commit_path(0), first_commit(create))
 
     def prepare(
         self,
@@ -169,10 +176,10 @@ class PublishedLog:
         path = commit_path(version)
         if self._storage.put_if_absent(path, text):
             return
-        found = self._storage.read(path)
-        if found is None:
+        stored = self._storage.read(path)
+        if stored is None:
             raise not_appended(version, self._storage.location, None)
-        if found != text:
+        if stored != text:
             raise CommitConflictError(
                 f"Version {version} of table {self._storage.location} was written by somebody "
                 "else meanwhile (OPTIMIZE, or a former leader). It is published again."
@@ -188,22 +195,16 @@ class PublishedLog:
         """The actions of the files: one whose vector changes is removed, and added with it."""
         files = {file.path: file for file in before.files}
         marked = [files[path] for path in vectors]
-        adds = [*change.adds, *map(self._added_again, marked)]
-        actions = file_actions(adds, [*change.removes, *marked], now, data_change=True)
+        again = (_added_again(file, change.vectors[file.path].footer) for file in marked)
+        removes = [*change.removes, *marked]
+        actions = file_actions([*change.adds, *again], removes, now, data_change=True)
         for action in actions:
             kind = "add" if "add" in action else "remove"
-            known = vectors if kind == "add" else before.vectors
-            vector = known.get(unquote(action[kind]["path"]))
+            descriptors = vectors if kind == "add" else before.vectors
+            vector = descriptors.get(unquote(action[kind]["path"]))
             if vector is not None:
                 action[kind]["deletionVector"] = dict(vector)
         return actions
-
-    def _added_again(self, file: ActiveFile) -> StagedFile:
-        metadata = self._storage.footer(file.path, file.size)
-        assert metadata is not None
-        # Bounds are those of all rows, deleted ones included.
-        stats = json.dumps({**json.loads(delta_stats(metadata)), "tightBounds": False})
-        return StagedFile(file.path, file.size, metadata.num_rows, {}, stats)
 
     def _require_own(self, properties: Mapping[str, str | None], topology: str, state: str) -> None:
         own = properties.get(_STATE), properties.get(_TOPOLOGY)
@@ -230,3 +231,10 @@ class PublishedLog:
                 return {}, True
             version -= 1
         return {}, False
+
+
+def _added_again(file: ActiveFile, footer: parquet.FileMetaData) -> StagedFile:
+    """The file as a version adds it with another deletion vector."""
+    # Bounds are those of all rows, deleted ones included.
+    stats = json.dumps({**json.loads(delta_stats(footer)), "tightBounds": False})
+    return StagedFile(file.path, file.size, footer.num_rows, {}, stats)

@@ -1,4 +1,4 @@
-"""What `publish` is asked for: columns, their order, a ranking, and how far it may be behind."""
+"""The request of a program for a published table: columns, order, ranking, and the most lag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANK = passing("rank")
 
 @dataclass(frozen=True)
 class Pace:
-    """How far a published table may be behind: one of both."""
+    """The most that a published table may lag: in txids or in seconds, the other is None."""
 
     txids: int | None = None
     secs: float | None = None
@@ -65,13 +65,13 @@ class Request:
         cls,
         keys: Sequence[str],
         values: Sequence[str],
+        *,
+        table: str,
         columns: Sequence[str] | None,
         order_by: Sequence[str] | None,
         top: int | None,
         by: Sequence[str] | None,
         per: Sequence[str] | None,
-        table: str,
-        *,
         deletion_vectors: bool,
     ) -> Request:
         """Complete and check what the program asks for.
@@ -138,12 +138,18 @@ class Request:
         return parted.sortWithinPartitions(*order) if order else parted
 
 
-def _name_of(order: str) -> str:
+def _parsed(order: str) -> tuple[str, bool]:
+    """(column, whether it descends)."""
     match = _ORDER.fullmatch(order.strip())
     assert match is not None
-    return match["name"]
+    return match["name"], (match["way"] or "").lower() == "desc"
+
+
+def _name_of(order: str) -> str:
+    return _parsed(order)[0]
 
 
 def _in_order(order: str) -> Column:
-    column = sf.col(quoted(_name_of(order)))
-    return column.desc() if order.lower().rstrip().endswith(" desc") else column.asc()
+    name, descends = _parsed(order)
+    column = sf.col(quoted(name))
+    return column.desc() if descends else column.asc()

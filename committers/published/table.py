@@ -6,6 +6,7 @@ and does not know it yet, can do no harm: the version that it appends is right, 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 from committers.published.log import Change, PublishedLog, Shown
 from committers.published.reader import PublishedTable
 from committers.published.request import Pace, Request
-from committers.published.vectors import require_library, with_positions
+from committers.published.vectors import Vector, merged, require_library
 from committers.publishing.append import AppendFailedError
 from committers.publishing.files import ActiveFile
 from committers.publishing.storable import storable_columns
@@ -148,16 +149,16 @@ class PublishedState:
         Returns:
             A function that appends it; None: there is nothing to append.
         """
-        topology = self._source.topology()
-        if topology is None:
-            return None
-        if self._shows is None:
+        if self._shows is None and (topology := self._source.topology()) is not None:
             self.check(topology)
         is_idle, self._asked = self._asked == committed, committed
         behind = committed - (self._shows or 0)
         self._last = self._monotonic() if self._last is None else self._last
         since = self._monotonic() - self._last
         if behind <= 0 or not (now or is_idle or self._pace.is_due(behind, since)):
+            return None
+        topology = self._source.topology()
+        if topology is None:
             return None
         try:
             return self._next(topology, committed)
@@ -277,14 +278,15 @@ class PublishedState:
         positions = sf.collect_list(quoted(_ROW)).alias(_ROW)
         by_path = {_tail(file.path): file for file in shown.files}
         vectors, crowded = {}, dict[str, ActiveFile]()
+        read = functools.cache(self._storage.read)
         for url, rows in found.groupBy(quoted(_FILE)).agg(positions).collect():
             file = by_path[_tail(unquote(url))]
-            vector = with_positions(self._storage, shown.vectors.get(file.path), rows)
+            deleted = merged(read, shown.vectors.get(file.path), rows)
             footer = self._storage.footer(file.path, file.size)
-            if footer is None or len(vector.rows) > _MOST_DELETED * footer.num_rows:
+            if footer is None or len(deleted) > _MOST_DELETED * footer.num_rows:
                 crowded[file.path] = file
             else:
-                vectors[file.path] = vector
+                vectors[file.path] = Vector(deleted, footer)
         small = {file.path: file for file in shown.files if file.size < _FILE_BYTES / 4}
         if len(small) > _MOST_SMALL:
             crowded |= small

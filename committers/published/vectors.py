@@ -1,4 +1,4 @@
-"""Deletion vectors: the rows of a file that a version has no more, so that the file can stay.
+"""Deletion vectors mark rows of a file as deleted, so that the file can stay.
 
 Source: Delta's PROTOCOL.md, "Deletion Vectors", "Deletion Vector Format" and "File Format".
 """
@@ -6,19 +6,21 @@ Source: Delta's PROTOCOL.md, "Deletion Vectors", "Deletion Vector Format" and "F
 from __future__ import annotations
 
 import struct
+import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import SetupError
 
 if TYPE_CHECKING:
+    from pyarrow import parquet
     from pyroaring import BitMap64
 
     from txn.storage.storage import Storage
 
-__all__ = ["Vector", "require_library", "with_positions", "written"]
+__all__ = ["Vector", "merged", "require_library", "written"]
 
 _MAGIC = struct.pack("<i", 1681511377)
 _VERSION = b"\x01"
@@ -31,8 +33,8 @@ class Vector:
 
     rows: BitMap64
     """Their positions, from 0."""
-    before: Mapping[str, Any] | None
-    """The descriptor until now; None: no row was deleted."""
+    footer: parquet.FileMetaData
+    """That of the file."""
 
 
 def require_library() -> None:
@@ -51,23 +53,24 @@ def require_library() -> None:
         ) from error
 
 
-def with_positions(
-    storage: Storage, before: Mapping[str, Any] | None, positions: Iterable[int]
-) -> Vector:
-    """Return the vector of a file with more rows deleted.
+def merged(
+    read: Callable[[str], bytes | None], before: Mapping[str, Any] | None, positions: Iterable[int]
+) -> BitMap64:
+    """Return the deleted rows of a file, with more of them.
 
     Args:
-        before: the descriptor until now; None: there is none.
+        read: reads a file of the table; several files may have their vectors in one.
+        before: the descriptor until now; None: no row is deleted.
     """
     from pyroaring import BitMap64
 
     rows = BitMap64(positions)
     if before is not None:
-        data = storage.read(_path(before["pathOrInlineDv"]))
+        data = read(_path(before["pathOrInlineDv"]))
         assert data is not None
         at = before["offset"] + 4
         rows |= BitMap64.deserialize(data[at + len(_MAGIC) : at + before["sizeInBytes"]])
-    return Vector(rows, before)
+    return rows
 
 
 def written(storage: Storage, vectors: Mapping[str, Vector], name: bytes) -> dict[str, Any]:
@@ -97,16 +100,13 @@ def written(storage: Storage, vectors: Mapping[str, Vector], name: bytes) -> dic
 
 def _path(name: str) -> str:
     """The path of a file of vectors, from its name in a descriptor."""
-    number = 0
     data = b""
     for start in range(0, len(name), 5):
         number = 0
         for character in name[start : start + 5].encode():
             number = number * 85 + _DIGITS.index(character)
         data += number.to_bytes(4, "big")
-    text = data.hex()
-    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-    return f"deletion_vector_{'-'.join(parts)}.bin"
+    return f"deletion_vector_{uuid.UUID(bytes=data)}.bin"
 
 
 def _z85(data: bytes) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +40,7 @@ __all__ = [
     "commit_text",
     "create_table",
     "file_actions",
+    "first_commit",
     "leading",
     "not_appended",
     "require_staged",
@@ -122,7 +123,7 @@ def _make(storage: Storage, spec: TableSpec, epoch: int, incarnation: int) -> No
     if storage.is_local:
         _create(storage.uri, spec, epoch, incarnation)
     else:
-        text = _first_commit(spec, epoch, incarnation)
+        text = first_commit(lambda folder: _create(folder, spec, epoch, incarnation))
         retried(lambda: _send_first(storage, text), f"make table {storage.location}")
 
 
@@ -134,14 +135,17 @@ def _send_first(storage: Storage, text: bytes) -> None:
             raise
 
 
-def _first_commit(spec: TableSpec, epoch: int, incarnation: int) -> bytes:
+def first_commit(create: Callable[[str], None]) -> bytes:
     """The commit file of a new table.
 
     Made on this machine: on the table's storage, delta-rs would send twelve requests about files
     that it has just written.
+
+    Args:
+        create: creates the table in a folder.
     """
     with tempfile.TemporaryDirectory() as folder:
-        _create(folder, spec, epoch, incarnation)
+        create(folder)
         return Path(folder, commit_path(0)).read_bytes()
 
 

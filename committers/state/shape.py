@@ -8,7 +8,7 @@ A committer makes it from the program, a reader from the table's properties
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -213,25 +213,22 @@ class StateShape(ABC):
 
     def as_stored(self, rows: DataFrame) -> DataFrame:
         """The rows of the table, with each value's stored form under its name."""
-        apart = self.apart_in(rows.columns)
-        if not apart:
+        names = self._stored_names(rows.columns)
+        if len(names) == len(rows.columns):
             return rows
-        forms = {stored_name(name) for name in apart}
-        columns = (
-            sf.col(quoted(stored_name(name))).alias(name) if name in apart else _column(name)
-            for name in rows.columns
-            if name not in forms
-        )
-        return rows.select(*columns)
+        return rows.select(*(_column(held).alias(name) for name, held in names.items()))
 
     def stored_schema(self, table: st.StructType) -> st.StructType:
         """The columns of `as_stored`, given those of the table."""
-        apart = self.apart_in(table.fieldNames())
+        names = self._stored_names(table.fieldNames())
+        return st.StructType([st.StructField(n, table[held].dataType) for n, held in names.items()])
+
+    def _stored_names(self, columns: Sequence[str]) -> dict[str, str]:
+        """Column of `as_stored` -> that of the table, given all of the table's."""
+        apart = self.apart_in(columns)
         forms = {stored_name(name) for name in apart}
-        kinds = {field.name: field.dataType for field in table}
-        kept = [name for name in kinds if name not in forms]
-        kinds |= {name: kinds[stored_name(name)] for name in apart}
-        return st.StructType([st.StructField(name, kinds[name]) for name in kept])
+        kept = [name for name in columns if name not in forms]
+        return {name: stored_name(name) if name in apart else name for name in kept}
 
     def shown_schema(self, spark: SparkSession, table: st.StructType) -> st.StructType:
         """Keys and values as readers see them, given the table's columns. Runs no job."""

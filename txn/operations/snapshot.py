@@ -126,14 +126,15 @@ def snapshot(
             f"Topology '{tables.topology}' has not committed {newest}.",
             number="TXN-109",
         )
-    readers = {
-        path: found
-        for path in tables.delta_tables
-        if (found := _reader_of(path, tables.storage_options.get(path))) is not None
-    }
     if published:
-        readers = dict(tables.published)
+        readers: dict[str, ReadableTable] = dict(tables.published)
         chosen = _shown_by_all(tables, chosen)
+    else:
+        readers = {
+            path: found
+            for path in tables.delta_tables
+            if (found := _reader_of(path, tables.storage_options.get(path))) is not None
+        }
     if spark is None and connection is None:
         connection = connect()
     names = _names(list(readers))

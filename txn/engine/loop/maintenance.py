@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Literal
 
 from txn.attempts import TransactionAttempt
@@ -62,7 +63,7 @@ class Maintenance:
         self._upkeep = upkeep
         self._broadcast = broadcast
         self._names = tables.maintained
-        self._published = tuple(tables.published)
+        self._published = tables.published
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
         self._next_idle_round = 0.0
@@ -130,14 +131,16 @@ class Maintenance:
             for table in self._names:
                 if self._stopping.is_set():
                     return
-                self._maintain(table, done)
+                stage = partial(self._tables.maintain, table, done.txid)
+                self._maintain(table, done, "compaction", stage)
             self._publish_states(done)
             self._keep_up()
 
     def _publish_states(self, newest: TransactionAttempt, *, now: bool = False) -> None:
-        for table in self._published:
+        for name, table in self._published.items():
             if not self._stopping.is_set():
-                self._maintain(table, newest, "publish", now=now)
+                stage = partial(table.maintain, newest.txid, now=now)
+                self._maintain(name, newest, "publish", stage)
 
     def _keep_up(self) -> None:
         try:
@@ -149,18 +152,14 @@ class Maintenance:
         self,
         table: str,
         newest: TransactionAttempt,
-        operation: Literal["compaction", "publish"] = "compaction",
-        *,
-        now: bool = False,
+        operation: Literal["compaction", "publish"],
+        stage: Callable[[], Callable[[], None] | None],
     ) -> None:
         began = self._broadcast.stamp()[0]
         try:
             reached("before-maintenance", newest)
             with self._jobs.tagged([self._tag], [newest], MAINTENANCE_POOL, "maintain", table):
-                if operation == "publish":
-                    publish = self._tables.published[table].maintain(newest.txid, now=now)
-                else:
-                    publish = self._tables.maintain(table, newest.txid)
+                publish = stage()
             if publish is None or self._stopping.is_set():
                 return
             reached("maintenance-staged", newest)
