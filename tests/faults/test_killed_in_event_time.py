@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import Driver, Spec, drivers
+from tests.faults.harness import DEADLINE_SECS, Driver, Spec, drivers
 from tests.faults.time_driver import (
     AFTER,
     BEGIN,
@@ -44,6 +44,10 @@ class TimeDriver(Driver):
 
     module = "tests.faults.time_driver"
 
+    def wait(self, seconds: float = 3 * DEADLINE_SECS) -> int:
+        """As any driver; it has nine tables and takes its time on a busy machine."""
+        return super().wait(seconds)
+
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Driver]]:
@@ -64,10 +68,10 @@ def test_killed_processes_count_in_event_time_as_plain_python(
     chance = random.Random(45)
     records = [
         (
-            chance.choice("abcdefgh"[n // 16 :][:4]),
-            max(0, 30 * n + chance.choice([-240, -90, 0, 0, 10, 30])),
+            chance.choice("abcdefgh"[n // 9 :][:4]),
+            max(0, 50 * n + chance.choice([-600, -90, 0, 0, 10, 30])),
         )
-        for n in range(70)
+        for n in range(40)
     ]
     (tmp_path / "records.json").write_text(json.dumps(records))
     given: dict[str, Any] = {}
