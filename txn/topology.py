@@ -28,6 +28,7 @@ from txn.dataflow.graph import (
     NewValues,
     Node,
     Place,
+    Ranking,
     Sink,
     Source,
     StateQuery,
@@ -59,6 +60,7 @@ from txn.interfaces.committer_capabilities import (
 from txn.interfaces.published import CanPublish
 from txn.interfaces.spout import undeclared
 from txn.spark.catalog import SparkCatalog
+from txn.spark.ranking import ranking_problems
 from txn.storage.catalog_names import as_location, located
 from txn.storage.locations import identity
 
@@ -1174,6 +1176,36 @@ class TxnState:
         self.topology._require_free_place(table.name, None)
         self.sink.published.append(table)
         return self
+
+    def top(
+        self, n: int, *, by: str | Sequence[str], per: str | Sequence[str] | None = None
+    ) -> Stream:
+        """The rankings that each txid changes, whole and as of that txid: for alerts and histories.
+
+        For each group in which a key has changed, its first `n` keys with their values and `rank`,
+        from 1. A key whose values are all NULL has no rank, as one that was removed. Streams below
+        it are computed in the commit turn, for which the whole state is read each time; where only
+        readers need a ranking, `publish(top=)` keeps it up beside the turns.
+
+        Args:
+            by: the order, such as "spent desc"; keys of equal rank are in the order of their names.
+            per: the columns of a group: keys or values; None: one ranking of all keys.
+
+        Raises:
+            TopologyError: no such column, no number of rows, or a column "rank" already.
+        """
+        where = f"top() of table '{self.name}'"
+        order, groups = _each_name(by) or (), _each_name(per) or ()
+        known = (*self.keys, *self.aggregates)
+        taken = ["it has a column 'rank' already."] if "rank" in known else []
+        for problem in (*taken, *ranking_problems(known, n, order, groups)):
+            raise TopologyError(f"{where}: {problem}", number="TXN-109")
+        changes = self.new_values()._node
+        assert isinstance(changes, NewValues)
+        return Stream(
+            self.topology,
+            Ranking(self.sink, self.state, self.aggregates, self.keys, changes, n, order, groups),
+        )
 
     def final_values(self, by: str = "window") -> Stream:
         """The keys and values whose time is over, each exactly once (append mode of Spark).

@@ -21,13 +21,13 @@ from committers.publishing.append import (
 )
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.files import ActiveFile, load_files
-from committers.publishing.shown import record_in
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.commits import commit_path
 from txn.delta.definition import TableDefinition
 from txn.delta.delta_rs import DeltaTable, Schema
 from txn.delta.loading import is_there, load
 from txn.delta.log import TableLog
+from txn.delta.published import record_in
 from txn.delta.topology_table import refuse_foreign_folder
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import StagedFile

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txn.errors import TopologyError
 from txn.spark.lazy import sf
-from txn.spark.names import passing, quoted
+from txn.spark.names import quoted
+from txn.spark.ranking import first_rows, in_order, name_of, ranking_problems
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = ["Pace", "Request"]
-
-_ORDER = re.compile(r"(?P<name>.*?)(?:\s+(?P<way>asc|desc))?", re.IGNORECASE | re.DOTALL)
-_RANK = passing("rank")
 
 
 @dataclass(frozen=True)
@@ -84,72 +81,30 @@ class Request:
         ranking, groups = tuple(by or ()), tuple(per or ())
         order = tuple(order_by or ()) or (*groups, *ranking) or tuple(keys) or chosen[:1]
         request = cls(tuple(keys), chosen, order, top, ranking, groups, deletion_vectors)
-        for problem, is_one in request._problems(known).items():
-            if is_one:
-                raise TopologyError(f"publish() of table '{table}': {problem}", number="TXN-109")
+        for problem in request._problems(known):
+            raise TopologyError(f"publish() of table '{table}': {problem}", number="TXN-109")
         return request
 
-    def _problems(self, known: Sequence[str]) -> dict[str, bool]:
-        named = [*self.columns, *self.per, *map(_name_of, (*self.order_by, *self.by))]
-        unknown = next((name for name in named if name not in known), None)
-        absent = next((key for key in self.keys if key not in self.columns), None)
-        outside = next((n for n in map(_name_of, self.order_by) if n not in self.columns), None)
-        has = ", ".join(known)
-        return {
-            f"it has no column {unknown!r}. It has {has}.": unknown is not None,
-            f"columns= names one twice ({', '.join(self.columns)}).": (
-                len(set(self.columns)) < len(self.columns)
-            ),
-            f"columns= lacks key {absent!r}, by which rows are kept apart. Add it.": (
-                absent is not None
-            ),
-            f"order_by= names {outside!r}, which is not among columns=. Add it there.": (
-                outside is not None
-            ),
-            f"top={self.top!r} is not a number of rows above 0.": (
-                self.top is not None and (isinstance(self.top, bool) or self.top < 1)
-            ),
-            "by= and per= are a ranking's, which needs top= and by=. Write for example top=10, "
-            "by='spent desc'.": (self.top is None) == bool(self.by)
-            or bool(self.per and self.top is None),
-        }
+    def _problems(self, known: Sequence[str]) -> Iterator[str]:
+        named = [*self.columns, *map(name_of, self.order_by)]
+        if unknown := [name for name in named if name not in known]:
+            yield f"it has no column {unknown[0]!r}. It has {', '.join(known)}."
+        if len(set(self.columns)) < len(self.columns):
+            yield f"columns= names one twice ({', '.join(self.columns)})."
+        if absent := [key for key in self.keys if key not in self.columns]:
+            yield f"columns= lacks key {absent[0]!r}, by which rows are kept apart. Add it."
+        if outside := [n for n in map(name_of, self.order_by) if n not in self.columns]:
+            yield f"order_by= names {outside[0]!r}, which is not among columns=. Add it there."
+        yield from ranking_problems(known, self.top, self.by, self.per)
 
     def of_state(self, rows: DataFrame) -> DataFrame:
         """Select the rows and columns from a state's keys and values."""
         if self.top is not None:
-            rows = self._ranked(rows, self.top)
+            rows = first_rows(rows, self.top, self.by, self.per, self.keys)
         return rows.select(*(sf.col(quoted(name)) for name in self.columns))
-
-    def _ranked(self, rows: DataFrame, top: int) -> DataFrame:
-        from pyspark.sql import Window
-
-        # Keys last: rows of equal rank are told apart the same way at each time.
-        order = [*map(_in_order, self.by), *(sf.col(quoted(key)) for key in self.keys)]
-        if not self.per:
-            return rows.orderBy(*order).limit(top)
-        window = Window.partitionBy(*(sf.col(quoted(name)) for name in self.per)).orderBy(*order)
-        ranked = rows.withColumn(_RANK, sf.row_number().over(window))
-        return ranked.where(sf.col(quoted(_RANK)) <= top)
 
     def in_files(self, rows: DataFrame, files: int) -> DataFrame:
         """Lay the rows into about so many files, in their order, so that readers can skip some."""
-        order = list(map(_in_order, self.order_by))
+        order = list(map(in_order, self.order_by))
         parted = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)
         return parted.sortWithinPartitions(*order) if order else parted
-
-
-def _parsed(order: str) -> tuple[str, bool]:
-    """(column, whether it descends)."""
-    match = _ORDER.fullmatch(order.strip())
-    assert match is not None
-    return match["name"], (match["way"] or "").lower() == "desc"
-
-
-def _name_of(order: str) -> str:
-    return _parsed(order)[0]
-
-
-def _in_order(order: str) -> Column:
-    name, descends = _parsed(order)
-    column = sf.col(quoted(name))
-    return column.desc() if descends else column.asc()

@@ -113,7 +113,6 @@ class PublishedState:
     ) -> None:
         self.name = os.fspath(path)
         self.storage_options: Mapping[str, str] = dict(storage_options)
-        self.has_plain_files = not request.deletion_vectors
         self.request = request
         if request.deletion_vectors:
             require_library()
@@ -121,8 +120,7 @@ class PublishedState:
         self._storage = Storage(self.name, self.storage_options)
         self._log = PublishedLog(self._storage)
         self._area = StagingArea(self._storage, new_id=new_id)
-        self._shows: int | None = None
-        """The txid that it shows; None: unknown."""
+        self.shows: int | None = None
         self._asked = 0
         self._last: float | None = None
 
@@ -133,8 +131,8 @@ class PublishedState:
             TableRefusedError: the folder holds something else.
         """
         shown = self._log.load(topology, self._source.name)
-        self._shows = 0 if shown is None else shown.txid
-        return self._shows
+        self.shows = 0 if shown is None else shown.txid
+        return self.shows
 
     def reader(self) -> PublishedTable:
         """Return the table for readers."""
@@ -149,10 +147,10 @@ class PublishedState:
         Returns:
             A function that appends it; None: there is nothing to append.
         """
-        if self._shows is None and (topology := self._source.topology()) is not None:
+        if self.shows is None and (topology := self._source.topology()) is not None:
             self.check(topology)
         is_idle, self._asked = self._asked == committed, committed
-        behind = committed - (self._shows or 0)
+        behind = committed - (self.shows or 0)
         self._last = self._monotonic() if self._last is None else self._last
         since = self._monotonic() - self._last
         if behind <= 0 or not (now or is_idle or self._pace.is_due(behind, since)):
@@ -180,7 +178,7 @@ class PublishedState:
             shown = self._log.load(topology, self._source.name)
             assert shown is not None
         if shown.txid >= state.txid:
-            self._shows = shown.txid
+            self.shows = shown.txid
             return None
         source = {"lineage": self._source.lineage(), "request": _as_json(self.request)}
         schema = json.loads(columns)
@@ -197,13 +195,13 @@ class PublishedState:
             try:
                 self._log.append(version, text)
             except AppendFailedError:
-                self._shows = None
+                self.shows = None
                 raise  # it may still land: its files stay
             except CommitConflictError:
                 self._storage.delete_files(file.path for file in change.adds)
-                self._shows = None
+                self.shows = None
                 raise
-            self._shows, self._last = state.txid, self._monotonic()
+            self.shows, self._last = state.txid, self._monotonic()
 
         return append
 

@@ -6,12 +6,12 @@ Source: Delta's PROTOCOL.md, "Deletion Vectors", "Deletion Vector Format" and "F
 from __future__ import annotations
 
 import struct
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from txn.delta.published import DIGITS, vector_path
 from txn.errors import SetupError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ __all__ = ["Vector", "merged", "require_library", "written"]
 
 _MAGIC = struct.pack("<i", 1681511377)
 _VERSION = b"\x01"
-_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def merged(
 
     rows = BitMap64(positions)
     if before is not None:
-        data = read(_path(before["pathOrInlineDv"]))
+        data = read(vector_path(before))
         assert data is not None
         at = before["offset"] + 4
         rows |= BitMap64.deserialize(data[at + len(_MAGIC) : at + before["sizeInBytes"]])
@@ -94,19 +93,8 @@ def written(storage: Storage, vectors: Mapping[str, Vector], name: bytes) -> dic
             "cardinality": len(vector.rows),
         }
         content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    storage.put_if_absent(_path(text), bytes(content))
+    storage.put_if_absent(vector_path({"pathOrInlineDv": text}), bytes(content))
     return descriptors
-
-
-def _path(name: str) -> str:
-    """The path of a file of vectors, from its name in a descriptor."""
-    data = b""
-    for start in range(0, len(name), 5):
-        number = 0
-        for character in name[start : start + 5].encode():
-            number = number * 85 + _DIGITS.index(character)
-        data += number.to_bytes(4, "big")
-    return f"deletion_vector_{uuid.UUID(bytes=data)}.bin"
 
 
 def _z85(data: bytes) -> str:
@@ -114,5 +102,5 @@ def _z85(data: bytes) -> str:
     text = bytearray()
     for start in range(0, len(data), 4):
         number = int.from_bytes(data[start : start + 4], "big")
-        text += bytes(_DIGITS[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
+        text += bytes(DIGITS[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
     return text.decode()

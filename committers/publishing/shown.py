@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from txn.delta.loading import require
 from txn.delta.log import TableLog
+from txn.delta.published import record_in
 from txn.errors import TableRefusedError
-from txn.interfaces.published import PUBLISHED
 from txn.storage.storage import Storage
 
-__all__ = ["record_in", "shown_versions", "version_showing"]
+__all__ = ["shown_versions", "version_showing"]
 
 _MOST_NAMED = 10
 """The most txids that an error names."""
@@ -48,17 +46,3 @@ def version_showing(storage: Storage, txid: int | None) -> int | None:
             number="TXN-309",
         )
     return shown[txid]
-
-
-def record_in(commit: bytes) -> Mapping[str, Any] | None:
-    """The record of a published table's version; None: it has none.
-
-    Args:
-        commit: the version's commit file.
-    """
-    for line in commit.splitlines():
-        info = json.loads(line).get("commitInfo") or {}
-        if PUBLISHED in info:
-            record: Mapping[str, Any] = info[PUBLISHED]
-            return record
-    return None

@@ -70,6 +70,7 @@ def status(**more: Any) -> RunStatus:
         "totals": Totals(),
         "lags": {"s": Lag(files=3, bytes=10)},
         "planned": {"s": Lag(files=1)},
+        "published": {"w/c": 7},
     }
     return RunStatus(**{**told, **more})
 
@@ -81,6 +82,7 @@ def test_a_run_says_what_it_is_doing(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_live(time.time())
     assert (found.epoch, found.held_up_by, found.waits) == (3, "away", ("the source",))
+    assert found.published == {"w/c": 7}
     assert (found.lags, found.planned) == ({"s": {"files": 3, "bytes": 10}}, {"s": {"files": 1}})
     assert (found.in_flight[0].phase, found.in_flight[0].blocked) == ("processing", "Kafka is away")
     assert (found.plan, found.program) == ({"topology": "t"}, "t.py:topology")

@@ -39,3 +39,13 @@ def test_a_status_shows_the_rules_that_rows_broke_and_in_which_txids() -> None:
     told = " ".join(map(" ".join, shown(TableStatus(txids=(9, 9), violations={"s": {"r": 0}}))))
     assert "broken rules none; in txid 9 " in told
     assert "broken" not in " ".join(map(" ".join, shown(TableStatus(txids=(2, 9)))))
+
+
+def test_a_status_shows_how_far_published_tables_are_behind() -> None:
+    """In txids; a question mark and the reason for one that cannot be read."""
+    known = TableStatus({}, {"w/d": "OSError: away"}, published={"w/c": 7, "w/d": None, "w/e": 0})
+    lines = shown(known)
+    assert ["w/c", "txid", "7", "2"] in lines
+    assert ["w/d", "OSError:", "away", "?"] in lines
+    assert ["w/e", "nothing", "yet", "9"] in lines
+    assert not any("published" in line for line in shown(TableStatus()))

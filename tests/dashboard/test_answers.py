@@ -255,3 +255,15 @@ def test_the_last_run_is_one_that_has_ended(tmp_path: Path, read: Read) -> None:
     note(watched, tmp_path, ended="failed", error="no more disk", at=1.5)
     last = {"ended": "failed", "error": "no more disk", "at_ms": 1500}
     assert api.topology(watched)["last_run"] == last
+
+
+def test_published_tables_are_as_the_newest_run_told(tmp_path: Path, read: Read) -> None:
+    """With the txids that they are behind, also after its end."""
+    watched = read()
+    assert api.topology(watched)["published"] == []
+    tell(watched, 9)
+    note(watched, tmp_path, published={"w/c": 7, "w/d": None}, ended="stopped")
+    assert api.topology(watched)["published"] == [
+        {"table": "w/c", "txid": 7, "behind": 2},
+        {"table": "w/d", "txid": None, "behind": None},
+    ]

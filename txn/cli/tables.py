@@ -72,6 +72,8 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
         parts += [Text(), _notices(status.notices)]
     if committed.tables:
         parts += [Text(), _versions(committed.tables, tables)]
+    if tables.published:
+        parts += [Text(), _published(tables, committed.txid)]
     return Group(*parts)
 
 
@@ -136,6 +138,15 @@ def _notices(notices: NoticesRecord) -> Table:
         result.add_row(printable(stream), printable("\n".join(lines)))
     if notices.left_out:
         result.add_row("...", f"{notices.left_out} more streams have notices; the log has them")
+    return result
+
+
+def _published(tables: TableStatus, committed: int) -> Table:
+    result = _table("published table", "shows", "txids behind")
+    for table, txid in tables.published.items():
+        shows = tables.unread.get(table, "") if txid is None else f"txid {txid}"
+        behind = "?" if txid is None else str(committed - txid)
+        result.add_row(printable(table), printable(shows if txid != 0 else "nothing yet"), behind)
     return result
 
 

@@ -158,6 +158,7 @@ def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
             if not str(setting.get("name", "")).startswith("zookeeper_")
         ],
         "last_run": _last_run(watched),
+        "published": _published(watched),
         **({} if minutes is None else {"series": series(watched, minutes)}),
     }
 
@@ -166,6 +167,19 @@ def _in_flight(note: RunNote) -> list[InFlight]:
     """Return the open txids; an idle run's txid in planning is left out."""
     idle = note.held_up_by == "idle"
     return [flight for flight in note.in_flight if not (idle and flight.phase == "planning")]
+
+
+def _published(watched: Watched) -> list[dict[str, Any]]:
+    """Return what published tables show, as the newest run's last note tells it."""
+    note, committed = watched.note, watched.committed
+    return [
+        {"table": table, "txid": txid, "behind": _difference(committed, txid)}
+        for table, txid in (note.published.items() if note else ())
+    ]
+
+
+def _difference(committed: int | None, txid: int | None) -> int | None:
+    return None if committed is None or txid is None else max(0, committed - txid)
 
 
 def _last_run(watched: Watched) -> dict[str, Any] | None:

@@ -28,9 +28,12 @@ from txn.dataflow.graph import (
     Merge,
     NewValues,
     Node,
+    Ranking,
     Sink,
     Source,
+    StateBefore,
     StateQuery,
+    TableValues,
     Transform,
     explain,
 )
@@ -82,7 +85,7 @@ class Unknown:
 
 
 Result = Rows | Unknown
-Lookup = NewValues | StateQuery | FinalValues
+Lookup = NewValues | StateQuery | StateBefore
 
 
 def stream_called(name: str) -> str:
@@ -213,7 +216,7 @@ class Evaluation:
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):
             return self._source_rows(node)
-        if isinstance(node, NewValues | FinalValues):
+        if isinstance(node, TableValues):
             return self._values_of(node)
         if isinstance(node, Merge):
             return _merge(node, [self.rows(parent) for parent in node.parents])
@@ -303,12 +306,19 @@ class Evaluation:
             return Unknown(frozenset({stream_called(node.name)}), empty=True)
         return Rows(frame, empty=True)
 
-    def _values_of(self, node: NewValues | FinalValues) -> Result:
+    def _values_of(self, node: TableValues) -> Result:
+        assert isinstance(node, NewValues | StateBefore)
         values = self.lookup(node)
         if isinstance(values, Unknown):
             return values
         if isinstance(node, NewValues):
             return Rows(values.rows)
+        if isinstance(node, Ranking):
+            changes = self.rows(node.changes)
+            if isinstance(changes, Unknown):
+                return changes
+            return Rows(explain(node, lambda: node.compute([values.rows, changes.frame])))
+        assert isinstance(node, FinalValues)
         return Rows(explain(node, lambda: node.ended(values.rows, self._span)))
 
     @property

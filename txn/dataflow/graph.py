@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from txn.spark.causes import in_one_line, is_of_spark
 from txn.spark.lazy import sf
 from txn.spark.names import quoted
 from txn.spark.origins import noted
+from txn.spark.ranking import touched_rankings
 from txn.storage.catalog_names import Catalog, located
 from txn.text import first_line, placed, users_line
 
@@ -46,8 +48,10 @@ __all__ = [
     "Node",
     "Place",
     "Promise",
+    "Ranking",
     "Sink",
     "Source",
+    "StateBefore",
     "StateQuery",
     "TableValues",
     "Transform",
@@ -389,24 +393,78 @@ def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Colum
 
 
 @dataclass(frozen=True, eq=False)
-class FinalValues(TableValues):
-    """The values of a state whose time is over in a txid, each once.
-
-    Rows that are not late cannot change them any more, so they are those as of the txid before.
-    Source: Structured Streaming's append mode.
+class StateBefore(TableValues):
+    """What follows from a state as of the txid before.
 
     Args:
         sink: the committer that keeps the state.
         state: the state to read.
         aggregates: the aggregates of the values.
         on: the state's keys.
-        by: the key with the time: a window, whose end counts, or a timestamp.
     """
 
     state: State
     aggregates: Mapping[str, Aggregate]
     on: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def detail(self) -> str:
+        """What it does, in words."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking(StateBefore):
+    """The first rows of each group that a txid changes (Trident: `FirstN`, over a whole state).
+
+    The groups are told from the changes, so it is computed behind them.
+
+    Args:
+        changes: the changes of the txid.
+        top: so many rows of each group.
+        by: the order, as of `txn.spark.ranking`.
+        per: the columns of a group; empty: one group.
+    """
+
+    changes: NewValues
+    top: int
+    by: tuple[str, ...]
+    per: tuple[str, ...]
+
+    @property
+    def detail(self) -> str:
+        """For example "10 by spent desc per day"."""
+        per = f" per {', '.join(self.per)}" if self.per else ""
+        return f"{self.top} by {', '.join(self.by)}{per}"
+
+    @property
+    def upstream(self) -> tuple[Node, ...]:
+        """The changes, whose table feeds it."""
+        return (self.changes,)
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """The rankings after the changes, from the values before and the changes."""
+        before, changed = inputs
+        return touched_rankings(before, changed, self.top, self.by, self.per, self.on)
+
+
+@dataclass(frozen=True, eq=False)
+class FinalValues(StateBefore):
+    """The values of a state whose time is over in a txid, each once.
+
+    Rows that are not late cannot change them any more, so they are those as of the txid before.
+    Source: Structured Streaming's append mode.
+
+    Args:
+        by: the key with the time: a window, whose end counts, or a timestamp.
+    """
+
     by: str
+
+    @property
+    def detail(self) -> str:
+        """For example "by window"."""
+        return f"by {self.by}"
 
     @property
     def operation(self) -> str:
@@ -529,7 +587,7 @@ def _own_promise(node: Node) -> Promise:
     if isinstance(node, TableValues) and (
         node.sink.committer.semantics is Semantics.NON_TRANSACTIONAL
     ):
-        what = "new" if isinstance(node, NewValues) else "final"
+        what = "final" if isinstance(node, FinalValues) else "new"
         return Promise(
             SpoutKind.NON_TRANSACTIONAL,
             f"Table '{node.sink.name}', whose {what} values are used, has non_transactional "

@@ -20,6 +20,7 @@ from txn.dataflow.graph import (
     Join,
     NewValues,
     Node,
+    Ranking,
     Sink,
     Source,
     StateQuery,
@@ -48,6 +49,7 @@ _OPERATIONS: Mapping[type[Node], str] = {
     JoinInTime: "join_within",
     NewValues: "new_values",
     NoRepeat: "expect",
+    Ranking: "top",
     Repeats: "drop_duplicates",
     SessionRows: "session_rows",
     Sessions: "session_windows",
@@ -126,6 +128,8 @@ def _content(node: Node) -> object:
         return [node.on, node.kind]
     if isinstance(node, FinalValues):
         return [node.sink.name, node.by]
+    if isinstance(node, Ranking):
+        return [node.sink.name, node.top, node.by, node.per]
     if isinstance(node, Dimension):
         return [node.name, node.on, node.columns]
     if isinstance(node, JoinInTime):

@@ -27,6 +27,7 @@ from txn.delta.delta_rs import (
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import file_sizes, find
+from txn.delta.published import record_in, vector_path
 from txn.errors import CommitConflictError, UserError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
@@ -113,6 +114,8 @@ def plan_optimize(storage: Storage, topology: str) -> UpkeepPlan:
         return replace(plan, skipped="upsert: each bucket is one file already")
     if kind.startswith("log"):
         return replace(plan, skipped="log: the topology compacts its files itself (compact_files)")
+    if kind == "published":
+        return replace(plan, skipped="published: publish() keeps its files in order itself")
     small = [path for path, size in files.items() if size < _target(properties)]
     if len(small) < 2:
         return plan
@@ -185,7 +188,9 @@ def plan_vacuum(
     table, skipped = _owned_table(storage, topology)
     if table is None:
         return replace(plan, skipped=skipped)
-    own = file_retention_secs(table.metadata().configuration.get(FILE_RETENTION)) / 3600
+    properties = table.metadata().configuration
+    kind = properties.get("txn.kind")
+    own = file_retention_secs(properties.get(FILE_RETENTION)) / 3600
     keep = own if hours is None else hours
     if keep < least:
         source = (
@@ -209,6 +214,9 @@ def plan_vacuum(
         return replace(plan, skipped=f"{why} (use --retain-hours {math.floor(own)} or less)")
     newest = table.transaction_version(txid_app(topology)) or 0
     free = {*_free(expired, newest, storage)} - young
+    vectors = {path for path in free if path.endswith(".bin")}
+    if vectors and kind == "published":
+        free -= _vectors_in_use(storage, table.version(), keep, vectors)
     if not free:
         return plan
     stored = dict(_stored(storage))
@@ -238,6 +246,27 @@ def _replaced(storage: Storage, version: int, hours: float) -> set[str] | None:
             break
         removed.update(commit.removes)
     return removed
+
+
+def _vectors_in_use(storage: Storage, version: int, hours: float, all_of: set[str]) -> set[str]:
+    """The files of deletion vectors that versions of the last hours use: delta-rs knows none.
+
+    Args:
+        all_of: those in question; all are in use where the log does not tell.
+    """
+    since, used = (time.time() - hours * 3600) * 1000, set[str]()
+    for number in range(version, -1, -1):
+        text = storage.read(commit_path(number))
+        if text is None:
+            return all_of
+        record, commit = record_in(text), parse_commit(number, text, storage.location)
+        if record is None and commit.deletion_vectors:
+            return all_of  # another writer's
+        if record is not None:
+            used.update(map(vector_path, record.get("vectors", {}).values()))
+            if 0 < commit.timestamp_ms < since:
+                break
+    return used
 
 
 def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str]:

@@ -14,7 +14,7 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.definition import Definition
 from txn.dataflow.evaluation import Evaluation, Lookup, Rows, Unknown
-from txn.dataflow.graph import FinalValues, Sink, StateQuery
+from txn.dataflow.graph import Sink, StateBefore, StateQuery
 from txn.engine.base.attempt import Emission
 from txn.engine.loop.ending_errors import not_previewed
 from txn.engine.work.dimensions import Dimensions
@@ -174,7 +174,7 @@ class _Rehearsal:
     def _table_rows(self, node: Lookup, emission: Emission) -> StoredRows | Unknown:
         if isinstance(node, StateQuery):
             return self._lookups.find(node, emission)
-        if isinstance(node, FinalValues):
+        if isinstance(node, StateBefore):
             return self._lookups.columns(node, emission.evaluation)
         return self._new_values(node.sink, emission.evaluation)
 

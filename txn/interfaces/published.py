@@ -25,8 +25,8 @@ class Publishes(Protocol):
 
     name: str
     storage_options: Mapping[str, str]
-    has_plain_files: bool
-    """False: rows of its files may be marked as deleted."""
+    shows: int | None
+    """The txid that it shows, 0 if none; None: unknown, for the moment."""
 
     def check(self, topology: str) -> int:
         """Return the txid that it shows, 0 if none; raise TableRefusedError if it is another's."""

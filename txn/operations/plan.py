@@ -13,12 +13,12 @@ from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import (
     Aggregation,
     Dimension,
-    FinalValues,
     Join,
     Node,
     Promise,
     Sink,
     Source,
+    StateBefore,
     StateQuery,
     TableValues,
     Transform,
@@ -185,8 +185,8 @@ def _detail(node: Node) -> str:
         return by + _aggregates(node.aggregates)
     if isinstance(node, Join):
         return f"{node.how} on {', '.join(node.on)}"
-    if isinstance(node, FinalValues):
-        return f"by {node.by}"
+    if isinstance(node, StateBefore):
+        return node.detail
     if isinstance(node, Dimension):
         return f"{node.name} on {', '.join(node.on)}, at one version per txid"
     if isinstance(node, JoinInTime):

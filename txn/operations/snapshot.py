@@ -127,7 +127,9 @@ def snapshot(
             number="TXN-109",
         )
     if published:
-        readers: dict[str, ReadableTable] = dict(tables.published)
+        readers: dict[str, ReadableTable] = {
+            path: table.reader() for path, table in tables.published.items()
+        }
         chosen = _shown_by_all(tables, chosen)
     else:
         readers = {
@@ -304,9 +306,7 @@ def _tables(topology: Topology | str, zookeeper: str | ProgressBackend) -> Topol
     if isinstance(topology, str):
         tables = tables_of(topology, zookeeper)
     else:
-        committers = {sink.name: sink.committer for sink in topology.sinks}
-        shown = {one.name: one.reader() for sink in topology.sinks for one in sink.published}
-        tables = TopologyTables(topology.name, tuple(committers), None, committers, published=shown)
+        tables = TopologyTables.of_program(topology)
     if tables.committed is not None or not tables.committers:
         return tables
     entries = history(tables.topology, tables.tables, None, _NEWEST, tables.committers)
@@ -316,7 +316,7 @@ def _tables(topology: Topology | str, zookeeper: str | ProgressBackend) -> Topol
 
 def _shown_by_all(tables: TopologyTables, txid: int) -> int:
     """The newest txid up to this one that all published tables show."""
-    shown = [set(table.txids()) for table in tables.published.values()]
+    shown = [set(table.reader().txids()) for table in tables.published.values()]
     common = [one for one in set.intersection(*shown) if one <= txid] if shown else []
     if not common:
         why = (

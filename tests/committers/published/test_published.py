@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from committers.aggregates import Avg, Count, CountDistinct, Sum
 from committers.append_table import AppendTable
 from committers.published.log import PublishedLog
 from committers.published_table import PublishedTable
-from committers.publishing.shown import record_in
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
+from txn.delta.published import record_in
+from txn.delta.upkeep import carry_out, plan_optimize, plan_vacuum
 from txn.errors import TableRefusedError, TopologyError
+from txn.operations.tables.table_status import read_tables
+from txn.storage.storage import Storage
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
@@ -61,14 +65,15 @@ class Shop:
         self.spark, self.warehouse, self.nodes = spark, warehouse, MemoryNodes()
         self.options = options
 
-    def run(self, batches: Any, *, values: dict[str, Any] | None = None, **asked: Any) -> None:
-        """Run until it is caught up."""
+    def run(self, batches: Any, *, values: dict[str, Any] | None = None, **asked: Any) -> Topology:
+        """Run until it is caught up; return the topology."""
         made = Topology("shop", TopologyConfig(max_spout_pending=1))
         stream = made.stream("sales", MemoryTransactionalSpout(batches, SCHEMA))
         state = StateTable(self.warehouse / "state", **self.options)
         kept = stream.group_by("k").persistent_aggregate(state, **(values or VALUES))
         assert kept.publish(self.path, **asked) is kept
         run_in_memory(made, self.spark, self.nodes)
+        return made
 
     @property
     def path(self) -> Path:
@@ -299,3 +304,44 @@ def test_a_version_of_somebody_else_that_comes_first_is_no_harm(
     assert set(shop.path.rglob("*.parquet")) == files
     shop.run((*FIRST, *LATER))
     assert rows_of(shop.path) == expected((*FIRST, *LATER))
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_vacuum_frees_what_no_version_needs(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, *, vectors: bool
+) -> None:
+    """VACUUM deletes replaced files and vectors, and keeps those of the newest version."""
+    monkeypatch.setattr("txn.delta.upkeep.LONGEST_GROUP", 1)
+    many = [(f"k{number:03}", number) for number in range(100)]
+    batches = [many, *([(f"k{n:03}", n), (f"new{n}", n)] for n in range(4))]
+    shop = Shop(spark, warehouse)
+    for number in range(1, len(batches) + 1):
+        shop.run(batches[:number], deletion_vectors=vectors)
+    storage = Storage(str(shop.path), {})
+    plan = carry_out(storage, plan_vacuum(storage, "shop", 0))
+    gone = [path.rpartition(".")[2] for path in plan.paths]
+    assert len(gone) > 2
+    assert set(gone) == ({"bin"} if vectors else {"parquet"})
+    assert all(not (shop.path / path).exists() for path in plan.paths)
+    assert {tuple(row) for row in PublishedTable(shop.path).read(spark).collect()} == expected(
+        batches
+    )
+    assert set(pl.read_delta(str(shop.path)).rows()) == expected(batches)
+    assert plan_vacuum(storage, "shop", 0).chosen == 0
+    assert "publish() keeps its files" in (plan_optimize(storage, "shop").skipped or "")
+    shop.run([*batches, [("k000", 1)]], deletion_vectors=vectors)
+    assert set(pl.read_delta(str(shop.path)).rows()) == expected([*batches, [("k000", 1)]])
+
+
+def test_a_status_tells_what_a_published_table_shows(spark: SparkSession, warehouse: Path) -> None:
+    """The txid of its newest version; or why it cannot be read."""
+    shop = Shop(spark, warehouse)
+    (sink,) = shop.run(FIRST).sinks
+    published = {one.name: one for one in sink.published}
+    read = partial(read_tables, "shop", [], 2, published=published)
+    assert read().published == {str(shop.path): 2}
+    shutil.rmtree(shop.path)
+    assert read().published == {str(shop.path): 0}
+    DeltaTable.create(str(shop.path), DeltaTable(_plain(warehouse)).schema())
+    assert read().published == {str(shop.path): None}
+    assert "is none that publish() has made" in read().unread[str(shop.path)]

@@ -37,7 +37,8 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     status = status_of(stored, served=served)
     committed = status.found.progress.committed
     committers = {sink.name: sink.committer for sink in sinks}
-    tables = read_tables(name, committed.tables, committed.txid, committers)
+    published = {one.name: one for sink in sinks for one in sink.published}
+    tables = read_tables(name, committed.tables, committed.txid, committers, published)
     if as_json:
         print_json({**status.to_json(), **tables.to_json()})
     else:

@@ -61,7 +61,13 @@ class RunNotes:
         """Write changes, at most twice a second; a standby writes nothing."""
         now = time.time()
         passed = now - self._written
-        state = (status.committed_txid, status.in_flight, status.held_up_by, status.replays)
+        state = (
+            status.committed_txid,
+            status.in_flight,
+            status.held_up_by,
+            status.replays,
+            status.published,
+        )
         if status.epoch and passed >= (_AT_MOST_SECS if state != self._noted else _AT_LEAST_SECS):
             self._noted = state
             self._write(status, now)
@@ -92,6 +98,7 @@ class RunNotes:
                 in_flight=status.in_flight,
                 lags={stream: lag.numbers for stream, lag in status.lags.items()},
                 planned={stream: lag.numbers for stream, lag in status.planned.items()},
+                published=dict(status.published),
                 failures_logged=logging.getLogger("txn").isEnabledFor(logging.WARNING),
                 program=self._program,
                 plan=self._plan,

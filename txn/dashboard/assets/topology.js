@@ -4,7 +4,7 @@ import { Chart } from "./charts.js";
 import { get, topologyNamed } from "./data.js";
 import { empty, h, panel, show } from "./dom.js";
 import { link } from "./address.js";
-import { BOUNDS, bytes, lagWords, ms, now, num, seconds, short } from "./format.js";
+import { BOUNDS, bytes, lagWords, ms, now, num, seconds, short, tableName } from "./format.js";
 import { drawGraph } from "./graph.js";
 import { ofProgram, people, state, stats } from "./parts.js";
 
@@ -64,7 +64,8 @@ export function topology(root, at) {
       return empty("It is not running.", told.last_run ? told.last_run.error ? `The last run ended with an error: ${told.last_run.error}` : `The last run ended: ${ENDED[told.last_run.ended] || told.last_run.ended}` : "Start it; it goes on from what is durable:", ofProgram(told, "run"));
     });
     const spouts = Object.entries(told.spouts || {});
-    show(more, [spouts, told.settings, told.changes, told.notices], () => [
+    show(more, [spouts, told.settings, told.changes, told.notices, told.published], () => [
+      told.published.length ? panel("Published tables", h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Published tables" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "table"), h("th", {}, "shows"), h("th", { class: "n" }, "txids behind"))), h("tbody", {}, told.published.map((one) => h("tr", {}, h("td", { title: one.table }, tableName(one.table)), h("td", {}, one.txid === null ? "unknown" : one.txid ? h("a", { href: link(name, "transactions", [one.txid]) }, `txid ${num(one.txid)}`) : "nothing yet"), h("td", { class: "n" }, one.behind === null ? "unknown" : num(one.behind)))))))) : null,
       spouts.length ? panel("Positions", h("p", { class: "hint" }, `The newest metadata of each stream, as of txid ${num(told.committed)}.`), h("div", { class: "kv" }, spouts.map(([stream, value]) => h("details", {}, h("summary", {}, stream), h("pre", { tabindex: "0" }, value === null ? "nothing read yet" : JSON.stringify(value, null, 1)))))) : null,
       told.changes ? panel("Newest change of the program", h("p", {}, `Since txid ${num(told.changes.since_txid)}:`), h("ul", { class: "plain" }, told.changes.changes.map((c) => h("li", {}, c)))) : null,
       told.settings.length ? panel("Settings", h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Settings" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "setting"), h("th", {}, "value"), h("th", {}, "from"))), h("tbody", {}, told.settings.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.name)), h("td", {}, h("code", {}, one.value)), h("td", {}, one.place))))))) : null,

@@ -64,6 +64,8 @@ class RunNote(BaseModel):
     """stream -> unit (records, bytes, files, versions, seconds) -> amount not committed."""
     planned: dict[str, dict[str, float]] = Field(default_factory=dict)
     """stream -> unit -> the part of the lag that txids in flight cover."""
+    published: dict[str, int | None] = Field(default_factory=dict)
+    """published table -> the txid that it shows, 0 if none; None: unknown."""
     failures_logged: bool = True
     """True if the run's log has its failed attempts; False at `--log-level error`."""
     program: str = ""

@@ -221,7 +221,8 @@ class Pipeline(Shell):
     def status(self) -> RunStatus:
         """A snapshot for the live view. Safe from any thread."""
         facts = self._stations.facts
-        return self._recorder.status(self._state, facts.lags, facts.planned)
+        shown = {name: table.shows for name, table in self._tables.published.items()}
+        return self._recorder.status(self._state, facts.lags, facts.planned, shown)
 
     @property
     def report(self) -> RunReport:

@@ -48,8 +48,7 @@ class Upkeep:
     """Starts the operations that are due, and reports how they went. `step` never blocks.
 
     Args:
-        sinks: the topology's tables; other tables than its own Delta tables are left alone, and so
-            are published ones with deletion vectors.
+        sinks: the topology's tables; other tables than its own Delta tables are left alone.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class Upkeep:
     ) -> None:
         self._topology = topology
         own = {s.name: s.committer.storage_options for s in sinks if s.committer.lies_in_folder}
-        shown = (one for sink in sinks for one in sink.published if one.has_plain_files)
-        self._tables = {**own, **{one.name: one.storage_options for one in shown}}
+        shown = {one.name: one.storage_options for sink in sinks for one in sink.published}
+        self._tables = {**own, **shown}
         self._least = least_hours(config.message_timeout_secs, config.max_batch_attempts)
         every: dict[Operation, float] = {
             "optimize": config.optimize_every_hours * 3600,

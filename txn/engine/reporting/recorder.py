@@ -243,6 +243,7 @@ class Recorder:
         state: CoordinatorState,
         lags: Mapping[str, Lag] | None = None,
         planned: Mapping[str, Lag] | None = None,
+        published: Mapping[str, int | None] | None = None,
     ) -> RunStatus:
         """A snapshot for the live view."""
         now = self._clock()
@@ -260,6 +261,7 @@ class Recorder:
             totals=self.report.totals,
             lags=lags or {},
             planned=planned or {},
+            published=published or {},
         )
 
     def _times(self, batch: Batch) -> Mapping[str, float]:

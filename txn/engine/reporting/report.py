@@ -388,6 +388,8 @@ class RunStatus:
     and `planned`. A stream is missing if its spout does not know."""
     planned: Mapping[str, Lag] = field(default_factory=dict)
     """stream -> the part of its lag for which txids in flight are planned."""
+    published: Mapping[str, int | None] = field(default_factory=dict)
+    """published table -> the txid that it shows, 0 if none; None: unknown, for the moment."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txn.dataflow.evaluation import Evaluation, Lookup, Unknown
-from txn.dataflow.graph import FinalValues, NewValues, Node, Sink, StateQuery
+from txn.dataflow.graph import NewValues, Node, Sink, StateBefore, StateQuery
 from txn.dataflow.kept import Kept
 from txn.engine.base.attempt import Emission, LiveAttempt, table_publication
 from txn.engine.work.staging import Stager
@@ -98,7 +98,7 @@ class Lookups:
         return reporting_changes(node.sink.committer).changes(prepared, own)
 
     def _query_state(
-        self, node: StateQuery | FinalValues, evaluation: Evaluation
+        self, node: StateQuery | StateBefore, evaluation: Evaluation
     ) -> StoredRows | Unknown:
         """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""
         if isinstance(node, StateQuery) and node.sink is None:
@@ -112,12 +112,12 @@ class Lookups:
 
     def _read_state(
         self,
-        node: StateQuery | FinalValues,
+        node: StateQuery | StateBefore,
         evaluation: Evaluation,
         committed: Committed,
     ) -> StoredRows | Unknown:
         attempt = evaluation.attempt
-        exact = isinstance(node, FinalValues) or node.as_of == "txid-1"
+        exact = isinstance(node, StateBefore) or node.as_of == "txid-1"
         if exact and committed.txid != attempt.txid - 1:
             raise StateError(
                 f"Attempt {attempt} has its commit turn while txid {committed.txid} is the newest "

@@ -1,6 +1,6 @@
-"""The tables' part of a topology's status: the first txid of each, and rows that broke rules.
+"""The tables' part of a topology's status: first txids, broken rules, what published ones show.
 
-ZooKeeper has neither: both are in the tables' logs. A table that cannot be read is listed with
+ZooKeeper has none of it: all is in the tables' logs. A table that cannot be read is listed with
 the reason, because people ask for a status mostly when something does not answer.
 """
 
@@ -14,6 +14,7 @@ from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
 from txn.interfaces import Committer
 from txn.interfaces.publication import Violations, merged_violations, summed_violations
+from txn.interfaces.published import Publishes
 from txn.operations.history import history_of
 from txn.operations.table_logs import table_log
 from txn.text import first_line
@@ -22,6 +23,7 @@ __all__ = ["NEWEST_TXIDS", "TableStatus", "read_tables"]
 
 NEWEST_TXIDS = 20
 """Violations are summed over this many of the newest txids at most."""
+_UNREADABLE = (TxnError, DeltaError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class TableStatus:
     `NEWEST_TXIDS`. None: no txid is committed."""
     violations: Violations = field(default_factory=dict)
     """stream -> rule -> rows of these txids that broke it (`Stream.expect`)."""
+    published: Mapping[str, int | None] = field(default_factory=dict)
+    """published table -> the txid that it shows, 0 if none; None: it cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as `txn status --json` names them."""
@@ -45,6 +49,7 @@ class TableStatus:
             "unread_tables": dict(self.unread),
             "violations": {stream: dict(rules) for stream, rules in self.violations.items()},
             "violations_txids": list(self.txids) if self.txids else None,
+            "published": dict(self.published),
         }
 
 
@@ -53,12 +58,14 @@ def read_tables(
     tables: Iterable[str],
     committed: int,
     committers: Mapping[str, Committer] | None = None,
+    published: Mapping[str, Publishes] | None = None,
 ) -> TableStatus:
     """Read the tables' logs. Changes nothing; raises nothing for a table that it cannot read.
 
     Args:
         committed: ZooKeeper's committed txid; later ones do not count yet.
         committers: table -> its committer, from a program.
+        published: published table -> the table, from a program.
     """
     first: dict[str, int] = {}
     unread: dict[str, str] = {}
@@ -68,12 +75,18 @@ def read_tables(
             log = table_log(table, (committers or {}).get(table))
             entries = history_of(topology, {table: log}, committed, NEWEST_TXIDS)
             first[table] = log.first_txid
-        except (TxnError, DeltaError, OSError, ValueError) as error:
+        except _UNREADABLE as error:
             unread[table] = first_line(error)
             continue
         for entry in entries:
             if entry.committed:
                 violations.setdefault(entry.txid, []).append(entry.violations)
+    shown: dict[str, int | None] = {}
+    for name, one in (published or {}).items():
+        try:
+            shown[name] = one.check(topology)
+        except _UNREADABLE as error:
+            unread[name], shown[name] = first_line(error), None
     newest = sorted(violations)[-NEWEST_TXIDS:]
     total = summed_violations(merged_violations(violations[txid]) for txid in newest)
-    return TableStatus(first, unread, (newest[0], newest[-1]) if newest else None, total)
+    return TableStatus(first, unread, (newest[0], newest[-1]) if newest else None, total, shown)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from txn.backends import open_backend
 from txn.config import TopologyConfig
 from txn.errors import SetupError, TopologyError
 from txn.interfaces import Committer
 from txn.interfaces.committer_capabilities import KeepsOwnLog
-from txn.interfaces.published import ReadablePublished
+from txn.interfaces.published import Publishes
 from txn.operations.loading import named_topology
 from txn.protocol.backend import ProgressBackend
 from txn.protocol.records import RowReplayRecord
 from txn.protocol.stream_names import Renamed
+
+if TYPE_CHECKING:
+    from txn.topology import Topology
 
 __all__ = ["TopologyTables", "tables_of"]
 
@@ -36,10 +40,24 @@ class TopologyTables:
     replays: tuple[RowReplayRecord, ...] | None = None
     """The replays of rows that were set aside; None: not read, or no ZooKeeper answers."""
 
-    published: Mapping[str, ReadablePublished] = field(default_factory=dict)
-    """Published table -> its reader; only a program has them."""
+    published: Mapping[str, Publishes] = field(default_factory=dict)
+    """Name of a published table -> the table; only a program has them."""
     renamed: Renamed = field(default_factory=dict)
     """Former name of a stream -> its present name; only a program has them."""
+
+    @classmethod
+    def of_program(cls, topology: Topology) -> TopologyTables:
+        """List the tables of a program, without ZooKeeper."""
+        committers = {sink.name: sink.committer for sink in topology.sinks}
+        return cls(
+            topology.name,
+            tuple(committers),
+            None,
+            committers,
+            config=topology.settings,
+            published={one.name: one for sink in topology.sinks for one in sink.published},
+            renamed=topology.definition.renamed,
+        )
 
     @property
     def storage_options(self) -> dict[str, Mapping[str, str]]:
@@ -67,10 +85,9 @@ def tables_of(
         TxnError: as `named_topology` and, without a program, as `ProgressBackend.status`.
     """
     name, config, topology = named_topology(name)
-    sinks = topology.sinks if topology else ()
-    committers = {sink.name: sink.committer for sink in sinks}
-    published = {one.name: one.reader() for sink in sinks for one in sink.published}
-    renamed = topology.definition.renamed if topology else {}
+    known = TopologyTables(name, (), None, config=config)
+    if topology is not None:
+        known = TopologyTables.of_program(topology)
     try:
         with open_backend(zookeeper, config) as backend:
             replays = backend.row_replays(name) if with_replays else None
@@ -78,24 +95,12 @@ def tables_of(
     except (SetupError, TopologyError):
         if topology is None:
             raise
-        return TopologyTables(
-            name,
-            tuple(committers),
-            None,
-            committers,
-            config=config,
-            published=published,
-            renamed=renamed,
-        )
+        return known
     committed = status.progress.committed
-    return TopologyTables(
-        name,
-        tuple(committers) if topology else tuple(committed.tables),
-        committed.txid,
-        committers,
+    return replace(
+        known,
+        tables=known.tables if topology else tuple(committed.tables),
+        committed=committed.txid,
         is_at_rest=not (status.leader or status.standbys or status.progress.batches),
-        config=config,
-        published=published,
-        renamed=renamed,
         replays=None if replays is None else tuple(chain.from_iterable(replays.values())),
     )

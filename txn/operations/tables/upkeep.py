@@ -47,7 +47,8 @@ class Upkeep:
         tables = tables_of(name, zookeeper)
         self.topology = tables.topology
         self._operation = operation
-        options = tables.storage_options
+        shown = {name: one.storage_options for name, one in tables.published.items()}
+        options = {**tables.storage_options, **shown}
         self._storages = [Storage(t, options.get(t)) for t in _chosen(tables, only)]
         config = tables.config
         least = least_hours(config.message_timeout_secs, config.max_batch_attempts)
@@ -84,11 +85,11 @@ class Upkeep:
 
 def _chosen(tables: TopologyTables, only: Collection[str]) -> list[str]:
     if not only:
-        return [*tables.delta_tables]
-    by_identity = {identity(table): table for table in tables.tables}
+        return [*tables.delta_tables, *tables.published]
+    by_identity = {identity(table): table for table in (*tables.tables, *tables.published)}
     for table in only:
         if identity(table) not in by_identity:
-            names = ", ".join(f"'{name}'" for name in tables.tables) or "none"
+            names = ", ".join(f"'{name}'" for name in by_identity.values()) or "none"
             raise TargetError(
                 f"Topology '{tables.topology}' has no table '{table}'. It has: {names}."
             )
