@@ -240,7 +240,11 @@ class ShownSql:
         return f" WHERE {time} IS NULL OR {time} > {bound}"
 
     def _is_window(self, name: str) -> bool:
-        return not isinstance(self._columns[name], str)
+        kind = self._columns[name]
+        if isinstance(kind, str) or kind["type"] != "struct":
+            return False
+        fields = [(field["name"], field["type"]) for field in kind["fields"]]
+        return fields == [("start", "timestamp"), ("end", "timestamp")]
 
     def _of_key(self) -> str:
         return f"PARTITION BY {', '.join(self._keys)}" if self._keys else ""

@@ -39,9 +39,16 @@ def watermark(n: int) -> int:
 
 
 class World:
-    """A table of (k -> the first event time), and the programs that open it one after the other."""
+    """A table of (k -> the first event time), and the programs that open it one after the other.
 
-    def __init__(self, driver: Any, path: Path, schema: str = SCHEMA) -> None:
+    Args:
+        nested: a key "nested" stands before k.
+    """
+
+    def __init__(
+        self, driver: Any, path: Path, schema: str = SCHEMA, *, nested: bool = False
+    ) -> None:
+        self.keys = ["nested", "k"] if nested else ["k"]
         self.driver = driver
         self.path = path
         self.schema = schema
@@ -54,7 +61,7 @@ class World:
         self.state = StateTable(
             self.path, "opaque", layout, buckets=1, compact_files=2, compact_share=1
         )
-        committer: Any = self.state.bind(["k"], {"at": Min("at")}, expiry=expiry)
+        committer: Any = self.state.bind(self.keys, {"at": Min("at")}, expiry=expiry)
         tables = (str(self.path),) if rebuilt else ()
         context = CommitterContext("tests", self.epoch, rebuilt_tables=tables)
         self.committer = committer
@@ -73,6 +80,8 @@ class World:
         """What a batch stages in a txid whose watermark is at this minute."""
         named = [(self.key(k), minute(n)) for k, n in rows]
         batch = self.driver.frame(named, self.schema)
+        if "nested" in self.keys:
+            batch = batch.withColumn("nested", sf.array(sf.lit("x")))
         if self.committer.takes_watermark:
             batch = batch.withColumn(WATERMARK, sf.lit(watermark(mark)).cast("bigint"))
         found: DataFrame = self.committer.partials(batch)

@@ -35,10 +35,10 @@ def batches(seed: int, count: int = 6) -> list[list[Row]]:
         [
             (
                 chance.choice(days[: 1 + n]),
-                chance.choice(["a", "b", "c", None]),
+                chance.choice(names),
                 chance.randint(-4, 6),
             )
-            for _ in range(chance.choice([0, 2, 4]))
+            for _ in range(chance.choice([0, 2, 4] if n in (2, 4) else [2, 4]))
         ]
         for n in range(count)
     ]
