@@ -1127,6 +1127,7 @@ class TxnState:
         by: str | Sequence[str] | None = None,
         per: str | Sequence[str] | None = None,
         deletion_vectors: bool = False,
+        change_feed: bool = False,
     ) -> TxnState:
         """Keep a plain Delta table with keys and final values up, for readers of any kind.
 
@@ -1148,6 +1149,7 @@ class TxnState:
             deletion_vectors: mark rows that change as deleted, instead of writing their files anew:
                 for many keys of which few change, anywhere. A reader has to know Delta's deletion
                 vectors (pip install 'txn-spark[vectors]').
+            change_feed: each version says which rows it changes, as Delta's change data feed.
 
         Returns:
             This state.
@@ -1172,6 +1174,7 @@ class TxnState:
             by=_each_name(by),
             per=_each_name(per),
             deletion_vectors=deletion_vectors,
+            change_feed=change_feed,
         )
         self.topology._require_free_place(table.name, None)
         self.sink.published.append(table)

@@ -15,6 +15,7 @@ from committers.publishing.append import (
     CHECKPOINT_INTERVAL,
     commit_actions,
     commit_text,
+    feed_actions,
     file_actions,
     first_commit,
     not_appended,
@@ -67,6 +68,8 @@ class Change:
     removes: tuple[ActiveFile, ...] = ()
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     """Path of a file that stays -> its deleted rows."""
+    feed: tuple[StagedFile, ...] = ()
+    """The rows that change, with their `_change_type`; none: they follow from the files."""
 
 
 class PublishedLog:
@@ -80,14 +83,15 @@ class PublishedLog:
         self._storage = storage
         self._checkpoints = Checkpoints(storage, lambda: None)
 
-    def load(self, topology: str, state: str) -> Shown | None:
+    def load(self, topology: str, state: str, needs: Mapping[str, str]) -> Shown | None:
         """Return what the newest version shows; None: there is no table.
 
         Args:
             state: the folder of the state table that it shows.
+            needs: properties that only a new table can get.
 
         Raises:
-            TableRefusedError: the folder holds another table, or other files.
+            TableRefusedError: the folder holds another table, or other files, or lacks a property.
         """
         if not is_there(self._storage):
             refuse_foreign_folder(self._storage.entries(), self._storage.location)
@@ -95,6 +99,13 @@ class PublishedLog:
         table = load(self._storage)
         definition, version = TableDefinition.of(table), table.version()
         self._require_own(definition.configuration, topology, state)
+        if lacks := [name for name in needs if definition.configuration.get(name) != "true"]:
+            raise TableRefusedError(
+                f"Published table {self._storage.location} was made without {', '.join(lacks)}, "
+                "which the program asks for. Delete its folder: it is written anew; or publish to "
+                "another one.",
+                number="TXN-308",
+            )
         record, marked_by_others = self._newest_record(version)
         if marked_by_others or (version and not record and _VECTORS in definition.configuration):
             raise TableRefusedError(
@@ -115,20 +126,22 @@ class PublishedLog:
             {file.path: vectors[file.path] for file in files if file.path in vectors},
         )
 
-    def create(self, topology: str, state: str, columns: str, *, vectors: bool) -> None:
+    def create(
+        self, topology: str, state: str, columns: str, properties: Mapping[str, str]
+    ) -> None:
         """Create an empty table unless one exists.
 
         Args:
             state: the folder of the state table that it shows.
             columns: a schema as Delta's JSON.
-            vectors: rows of files that stay may be marked as deleted.
+            properties: those that the request needs.
         """
         own = {
             _TOPOLOGY: topology,
             "txn.kind": "published",
             _STATE: state,
             "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-            **({_VECTORS: "true"} if vectors else {}),
+            **properties,
         }
 
         def create(folder: str) -> None:
@@ -150,6 +163,7 @@ class PublishedLog:
         now = int(time.time() * 1000)
         vectors = written(self._storage, change.vectors, uuid.uuid4().bytes)
         actions = self._file_actions(before, change, vectors, now)
+        actions += feed_actions(change.feed)
         definition = before.definition
         if definition.columns != columns:
             actions = [*definition.reshaped(columns, [], definition.configuration), *actions]

@@ -47,6 +47,7 @@ class Request:
         by: the order of the ranking, as `order_by`.
         per: the columns of a group; empty: one group.
         deletion_vectors: rows of files that stay may be marked as deleted.
+        change_feed: each version names the rows that it changes, as Delta's change data feed.
     """
 
     keys: tuple[str, ...]
@@ -56,6 +57,7 @@ class Request:
     by: tuple[str, ...] = ()
     per: tuple[str, ...] = ()
     deletion_vectors: bool = False
+    change_feed: bool = False
 
     @classmethod
     def of(
@@ -70,6 +72,7 @@ class Request:
         by: Sequence[str] | None,
         per: Sequence[str] | None,
         deletion_vectors: bool,
+        change_feed: bool,
     ) -> Request:
         """Complete and check what the program asks for.
 
@@ -80,7 +83,9 @@ class Request:
         chosen = known if columns is None else tuple(columns)
         ranking, groups = tuple(by or ()), tuple(per or ())
         order = tuple(order_by or ()) or (*groups, *ranking) or tuple(keys) or chosen[:1]
-        request = cls(tuple(keys), chosen, order, top, ranking, groups, deletion_vectors)
+        request = cls(
+            tuple(keys), chosen, order, top, ranking, groups, deletion_vectors, change_feed
+        )
         for problem in request._problems(known):
             raise TopologyError(f"publish() of table '{table}': {problem}", number="TXN-109")
         return request
@@ -96,6 +101,15 @@ class Request:
         if outside := [n for n in map(name_of, self.order_by) if n not in self.columns]:
             yield f"order_by= names {outside[0]!r}, which is not among columns=. Add it there."
         yield from ranking_problems(known, self.top, self.by, self.per)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that the table needs from its first version on."""
+        asked = {
+            "delta.enableDeletionVectors": self.deletion_vectors,
+            "delta.enableChangeDataFeed": self.change_feed,
+        }
+        return {name: "true" for name, is_asked in asked.items() if is_asked}
 
     def of_state(self, rows: DataFrame) -> DataFrame:
         """Select the rows and columns from a state's keys and values."""

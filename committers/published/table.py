@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
+from committers.published.feed import changed_rows
 from committers.published.log import Change, PublishedLog, Shown
 from committers.published.reader import PublishedTable
 from committers.published.request import Pace, Request
@@ -130,9 +131,12 @@ class PublishedState:
         Raises:
             TableRefusedError: the folder holds something else.
         """
-        shown = self._log.load(topology, self._source.name)
+        shown = self._load(topology)
         self.shows = 0 if shown is None else shown.txid
         return self.shows
+
+    def _load(self, topology: str) -> Shown | None:
+        return self._log.load(topology, self._source.name, self.request.properties)
 
     def reader(self) -> PublishedTable:
         """Return the table for readers."""
@@ -164,7 +168,7 @@ class PublishedState:
             return None  # a crash has left a group of txids in this state alone: after it
 
     def _next(self, topology: str, committed: int) -> Callable[[], None] | None:
-        shown = self._log.load(topology, self._source.name)
+        shown = self._load(topology)
         if shown is not None:
             self._log.keep_up(shown)
         state = self._state(committed, 0 if shown is None else shown.txid)
@@ -172,22 +176,20 @@ class PublishedState:
             return None
         columns = _schema_json(state.rows.schema, self.name)
         if shown is None:
-            self._log.create(
-                topology, self._source.name, columns, vectors=self.request.deletion_vectors
-            )
-            shown = self._log.load(topology, self._source.name)
+            self._log.create(topology, self._source.name, columns, self.request.properties)
+            shown = self._load(topology)
             assert shown is not None
         if shown.txid >= state.txid:
             self.shows = shown.txid
             return None
         source = {"lineage": self._source.lineage(), "request": _as_json(self.request)}
         schema = json.loads(columns)
-        follows = (shown.source, shown.definition.columns) == (source, schema)
-        by_keys = self.request.top is None and self.request.keys and shown.files
-        if follows and shown.txid and by_keys:
+        is_known = bool(shown.txid and shown.files and self.request.keys)
+        has_columns = shown.definition.columns == schema
+        if is_known and has_columns and shown.source == source and self.request.top is None:
             change = self._changed(state, shown)
         else:
-            change = Change(self._write(state.rows, self._source.size(), state.txid), shown.files)
+            change = self._whole(state, shown, is_known=is_known and has_columns)
         version = shown.version + 1
         text = self._log.prepare(topology, shown, change, state.txid, source, schema)
 
@@ -204,6 +206,20 @@ class PublishedState:
             self.shows, self._last = state.txid, self._monotonic()
 
         return append
+
+    def _whole(self, state: _State, shown: Shown, *, is_known: bool) -> Change:
+        """The change that writes all rows anew; none if they are the same.
+
+        Args:
+            is_known: the shown rows are those of a txid, with the same columns.
+        """
+        feed: tuple[StagedFile, ...] = ()
+        if self.request.change_feed and is_known:
+            feed = self._feed(self._living(shown, state.rows), state.rows, state.txid)
+            if not feed:
+                return Change()
+        adds = self._write(state.rows, self._source.size(), state.txid)
+        return Change(adds, shown.files, feed=feed)
 
     def _state(self, committed: int, former: int) -> _State | None:
         """The state as of one committed txid; None: commits came too fast to read it."""
@@ -234,10 +250,18 @@ class PublishedState:
             touched = changed.select(*(sf.col(quoted(key)) for key in keys))
             touched = sf.broadcast(touched) if number <= _MOST_BROADCAST else touched
             new = changed if has_values else with_keys_of(rows, touched, keys)
+            feed: tuple[StagedFile, ...] = ()
+            if self.request.change_feed:
+                before = with_keys_of(self._living(shown, rows), touched, keys)
+                feed = self._feed(before, new, state.txid)
+                if not feed:
+                    return Change()
             if self.request.deletion_vectors and number <= _MOST_BROADCAST:
-                return self._marked(state, shown, published, touched, new)
-            some = self._files_with(published, touched, shown.files)
-            return self._rewritten(state, shown, some, touched, new)
+                change = self._marked(state, shown, published, touched, new)
+            else:
+                some = self._files_with(published, touched, shown.files)
+                change = self._rewritten(state, shown, some, touched, new)
+            return replace(change, feed=feed)
 
     def _rewritten(
         self,
@@ -248,11 +272,7 @@ class PublishedState:
         new: DataFrame,
     ) -> Change:
         """The change that writes files anew, without the touched keys and with the new rows."""
-        rows = self._published(some, new.schema, new)
-        if shown.vectors:
-            table = read_table(new.sparkSession, self._storage, shown.version)[0]
-            names = [file.path.rpartition("/")[2] for file in some]
-            rows = table.where(sf.col("_metadata.file_name").isin(names)).select(*new.columns)
+        rows = self._living(shown, new, some)
         kept = joined_by_key(rows, touched, self.request.keys, "left_anti")
         size = sum(file.size for file in some)
         return Change(self._write(kept.unionByName(new), size, state.txid), some)
@@ -305,6 +325,23 @@ class PublishedState:
         rows = found.select(quoted(_FILE)).distinct().collect()
         tails = {_tail(unquote(row[0])) for row in rows}
         return tuple(file for file in files if _tail(file.path) in tails)
+
+    def _feed(self, before: DataFrame, after: DataFrame, txid: int) -> tuple[StagedFile, ...]:
+        """Write the changes from some keys and values to others, as Delta's change data feed."""
+        changes = changed_rows(before, after, self.request.keys)
+        return self._area.write_folder(changes, f"_change_data/{txid}-{self._new_id()}")
+
+    def _living(
+        self, shown: Shown, like: DataFrame, some: tuple[ActiveFile, ...] | None = None
+    ) -> DataFrame:
+        """The rows that the table shows, of all files or some, in the session of `like`."""
+        if not shown.vectors:
+            return self._published(shown.files if some is None else some, like.schema, like)
+        rows = read_table(like.sparkSession, self._storage, shown.version)[0]
+        if some is not None:
+            names = [file.path.rpartition("/")[2] for file in some]
+            rows = rows.where(sf.col("_metadata.file_name").isin(names))
+        return rows.select(*map(quoted, like.columns))
 
     def _published(
         self, files: tuple[ActiveFile, ...], schema: st.StructType, like: DataFrame

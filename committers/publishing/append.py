@@ -39,6 +39,7 @@ __all__ = [
     "commit_actions",
     "commit_text",
     "create_table",
+    "feed_actions",
     "file_actions",
     "first_commit",
     "leading",
@@ -227,6 +228,21 @@ def file_actions(
             }
             for remove in removes
         ),
+    ]
+
+
+def feed_actions(files: Sequence[StagedFile]) -> list[dict[str, Any]]:
+    """Actions for files of Delta's change data feed."""
+    return [
+        {
+            "cdc": {
+                "path": _encoded_path(file.path),
+                "partitionValues": {},
+                "size": file.size,
+                "dataChange": False,
+            }
+        }
+        for file in files
     ]
 
 

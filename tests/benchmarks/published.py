@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--layout", default="log", choices=("log", "upsert"))
     parser.add_argument("--near", action="store_true", help="keys that change are neighbours")
     parser.add_argument("--vectors", action="store_true", help="deletion_vectors=True")
+    parser.add_argument("--feed", action="store_true", help="change_feed=True")
     chosen = parser.parse_args(arguments)
     spark = session("published")
     with tempfile.TemporaryDirectory(prefix="txn-published-") as folder:
@@ -90,7 +91,8 @@ def publishing(folder: Path, chosen: argparse.Namespace) -> Topology:
     state = StateTable(folder / "state", layout=chosen.layout, buckets=16)
     kept = topology.stream("events", spout).group_by("k")
     totals = kept.persistent_aggregate(state, n=Count(), total=Sum("v"))
-    totals.publish(folder / "shown", every="1 day", deletion_vectors=chosen.vectors)
+    asked = {"deletion_vectors": chosen.vectors, "change_feed": chosen.feed}
+    totals.publish(folder / "shown", every="1 day", **asked)
     return topology
 
 

@@ -53,6 +53,7 @@ class CanPublish(Protocol):
         by: Sequence[str] | None,
         per: Sequence[str] | None,
         deletion_vectors: bool,
+        change_feed: bool,
     ) -> Publishes:
         """Return such a table, which is not written yet.
 

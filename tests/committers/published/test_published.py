@@ -345,3 +345,65 @@ def test_a_status_tells_what_a_published_table_shows(spark: SparkSession, wareho
     DeltaTable.create(str(shop.path), DeltaTable(_plain(warehouse)).schema())
     assert read().published == {str(shop.path): None}
     assert "is none that publish() has made" in read().unread[str(shop.path)]
+
+
+def feed_of(spark: SparkSession, path: Path, version: int) -> list[tuple[Any, ...]]:
+    """The changes of one version, as Spark reads the change data feed."""
+    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    feed = feed.option("startingVersion", version).option("endingVersion", version)
+    rows = feed.load(str(path)).drop("_commit_version", "_commit_timestamp").collect()
+    return sorted(map(tuple, rows), key=repr)
+
+
+def differences(before: set[Any], after: set[Any], keys: int = 1) -> list[tuple[Any, ...]]:
+    """The same in plain Python, from rows with their first columns as the key."""
+    old, new = ({row[:keys]: row for row in rows} for rows in (before, after))
+    found = [(*old[key], "delete") for key in old.keys() - new.keys()]
+    found += [(*new[key], "insert") for key in new.keys() - old.keys()]
+    for key in old.keys() & new.keys():
+        if old[key] != new[key]:
+            found += [(*old[key], "update_preimage"), (*new[key], "update_postimage")]
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("ranked", [False, True])
+def test_a_published_table_has_a_change_feed(
+    spark: SparkSession, warehouse: Path, *, vectors: bool, ranked: bool
+) -> None:
+    """Each version names exactly the rows that it changes, keys that go included, for Spark and
+    delta-rs alike.
+    """
+    shop = Shop(spark, warehouse, remove_where="total < 0")
+    asked: dict[str, Any] = {"deletion_vectors": vectors, "change_feed": True}
+    asked |= {"top": 2, "by": "total desc"} if ranked else {}
+    batches = (*FIRST, *LATER, [("d", -50), ("b", 0), ("b", 1), ("f", -1)], [("d", 2)])
+    for number in range(1, len(batches) + 1):
+        shop.run(batches[:number], values={"total": Sum("v"), "n": Count()}, **asked)
+    versions = [version for version, txid in txids_of(shop.path).items() if txid]
+    assert len(versions) == len(batches)
+    before: set[Any] = set()
+    shown = PublishedTable(shop.path)
+    for version in versions:
+        now = {tuple(row) for row in shown.read(spark, txids_of(shop.path)[version]).collect()}
+        wanted = differences(before, now)
+        assert feed_of(spark, shop.path, version) == wanted
+        before = now
+        if not vectors:
+            by_others = DeltaTable(str(shop.path)).load_cdf(version, version).read_all()
+            kinds = sorted(by_others["_change_type"].to_pylist())
+            assert kinds == sorted(row[-1] for row in wanted)
+
+
+def test_what_only_a_new_table_can_get_is_refused(spark: SparkSession, warehouse: Path) -> None:
+    """A table without the property stays as it is; the advice works."""
+    shop = Shop(spark, warehouse)
+    shop.run(FIRST)
+    asked: dict[str, Any]
+    for asked in ({"change_feed": True}, {"deletion_vectors": True}):
+        with pytest.raises(TableRefusedError, match="was made without delta.enable"):
+            shop.run((*FIRST, *LATER), **asked)
+    assert rows_of(shop.path) == expected(FIRST)
+    shutil.rmtree(shop.path)
+    shop.run((*FIRST, *LATER), change_feed=True, deletion_vectors=True)
+    assert set(pl.read_delta(str(shop.path)).rows()) == expected((*FIRST, *LATER))
