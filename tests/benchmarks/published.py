@@ -5,6 +5,11 @@
 A state of so many keys; then txids that each change some random keys, or keys beside each other
 (`--near`). For each publication: seconds, and bytes of the files that it wrote. Then a full read of
 the published table beside the same rows in a table that Delta has written. Printed as JSON.
+
+    python -m tests.benchmarks.published --busy 200 [--layout log]
+
+So many batches of 500,000 rows with 100,000 keys in one run, with a table that is published every
+minute and without, in turn.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Count, Sum
@@ -42,10 +48,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--near", action="store_true", help="keys that change are neighbours")
     parser.add_argument("--vectors", action="store_true", help="deletion_vectors=True")
     parser.add_argument("--feed", action="store_true", help="change_feed=True")
+    parser.add_argument("--busy", type=int, metavar="BATCHES", help="what a run pays for it")
+    parser.add_argument("--laps", type=int, default=ROUNDS, help="of --busy, after a first one")
     chosen = parser.parse_args(arguments)
     spark = session("published")
     with tempfile.TemporaryDirectory(prefix="txn-published-") as folder:
-        print(json.dumps(measured(spark, Path(folder), chosen)))
+        measure = busy if chosen.busy else measured
+        print(json.dumps(measure(spark, Path(folder), chosen)))
     return 0
 
 
@@ -82,9 +91,35 @@ def measured(spark: SparkSession, folder: Path, chosen: argparse.Namespace) -> d
     }
 
 
-def publishing(folder: Path, chosen: argparse.Namespace) -> Topology:
+def busy(spark: SparkSession, folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of runs that publish, and of those that do not, the first of each left out."""
+    rows = spark.range(500_000, numPartitions=1)
+    rows.selectExpr("pmod(xxhash64(id), 100000) AS k", "id % 1000 AS v").write.parquet(
+        str(folder / "rows")
+    )
+    (source,) = (folder / "rows").glob("*.parquet")
+    (folder / "in").mkdir()
+    for number in range(chosen.busy):
+        (folder / "in" / f"{number:04}.parquet").hardlink_to(source)
+    seconds: dict[str, list[float]] = {"plain": [], "published": []}
+    for lap in range(chosen.laps + 1):
+        for name, found in seconds.items():
+            place = folder / f"{name}-{lap}"
+            place.mkdir()
+            (place / "in").symlink_to(folder / "in")
+            topology = publishing(place, chosen, every="1 minute" if name == "published" else None)
+            with EmbeddedZooKeeper(place / "zookeeper") as server:
+                began = time.monotonic()
+                topology.run(spark, zookeeper=server.hosts, until=chosen.busy)
+                found.append(time.monotonic() - began)
+    middle = {name: median(found[1:]) for name, found in seconds.items()}
+    return {**vars(chosen), "seconds": seconds, "ratio": middle["published"] / middle["plain"]}
+
+
+def publishing(folder: Path, chosen: argparse.Namespace, every: str | None = "1 day") -> Topology:
     """Count the events per key, and publish it."""
-    topology = Topology("published", TopologyConfig(max_spout_pending=1))
+    pending: dict[str, Any] = {} if chosen.busy else {"max_spout_pending": 1}
+    topology = Topology("published", TopologyConfig(**pending))
     spout = FileSpout(
         str(folder / "in" / "*.parquet"), format="parquet", schema="k bigint, v bigint"
     )
@@ -92,7 +127,8 @@ def publishing(folder: Path, chosen: argparse.Namespace) -> Topology:
     kept = topology.stream("events", spout).group_by("k")
     totals = kept.persistent_aggregate(state, n=Count(), total=Sum("v"))
     asked = {"deletion_vectors": chosen.vectors, "change_feed": chosen.feed}
-    totals.publish(folder / "shown", every="1 day", **asked)
+    if every is not None:
+        totals.publish(folder / "shown", every=every, **asked)
     return topology
 
 

@@ -399,10 +399,9 @@ def test_what_only_a_new_table_can_get_is_refused(spark: SparkSession, warehouse
     """A table without the property stays as it is; the advice works."""
     shop = Shop(spark, warehouse)
     shop.run(FIRST)
-    asked: dict[str, Any]
-    for asked in ({"change_feed": True}, {"deletion_vectors": True}):
+    for name in ("change_feed", "deletion_vectors"):
         with pytest.raises(TableRefusedError, match="was made without delta.enable"):
-            shop.run((*FIRST, *LATER), **asked)
+            shop.run((*FIRST, *LATER), **{name: True})  # type: ignore[arg-type]
     assert rows_of(shop.path) == expected(FIRST)
     shutil.rmtree(shop.path)
     shop.run((*FIRST, *LATER), change_feed=True, deletion_vectors=True)
