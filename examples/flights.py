@@ -20,7 +20,8 @@ SCHEMA = """year int, month int, day int, dep_time int, sched_dep_time int, dep_
     time_hour timestamp"""
 
 topology = Topology("flights")
-files = FileSpout("data/flights/*.csv", format="csv", schema=SCHEMA, header=True)
+# A month is a txid; without files_per_batch, several would be while there are many to read.
+files = FileSpout("data/flights/*.csv", format="csv", schema=SCHEMA, header=True, files_per_batch=1)
 flights = topology.stream("flights", files)
 
 # Opaque, the default: right even when a replay brings other rows.

@@ -48,6 +48,12 @@ class BatchSize:
         """The cap of the next batch."""
         return self._least + round(self._share * (self._most - self._least))
 
+    def in_words(self, unit: str) -> str:
+        """For example "1 file, up to 20 while it is behind"."""
+        least = f"{self._least:,} {unit}{'s' if self._least > 1 else ''}"
+        more = self._most > self._least
+        return f"{least}, up to {self._most:,} while it is behind" if more else least
+
     def set_target(self, share: float) -> None:
         """Move between the caps; see `SizesBatches.set_batch_target`."""
         self._share = share

@@ -203,6 +203,11 @@ class DeltaSpout(Spout[DeltaBatch]):
             return None
         return struct_of(as_struct(self._schema, self._name).json(), changes=self._changes)
 
+    def batch_size_in_words(self) -> str:
+        """Return how large a txid is, in words."""
+        size = self._versions.in_words("version")
+        return size if self._bytes is None else f"{size}; {self._bytes.in_words('byte')}"
+
     def set_batch_target(self, share: float) -> None:
         """Move within the ranges of `versions_per_batch` and `bytes_per_batch`."""
         for size in (self._versions, self._bytes):

@@ -15,7 +15,9 @@ import json
 import logging
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
@@ -65,6 +67,9 @@ if TYPE_CHECKING:
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
+_SMALL_FILES = (1, 100)
+_SMALL_BYTES = 256 * 1024**2
+"""Most bytes of a txid with several files, unless the user says how many files it has."""
 _LOOK = 100_000
 """Most names of one poll that are kept, so that later batches need no poll."""
 _EXTRA = "extra_options={} takes what only a codec or a file system of your own knows."
@@ -88,7 +93,8 @@ class FileSpout(Spout[FileBatch]):
         look_every_secs: how often a URI's storage is listed at most, in seconds. A local folder is
             listed whenever the spout is asked.
         files_per_batch: most files in one txid; (least, most): at most `least` while the topology
-            is caught up, and up to `most` while it is behind.
+            is caught up, and up to `most` while it is behind. None: one file while it is caught
+            up, and while it is behind up to 100 that have 256 MB together.
         forget_missing: True: forget files that are gone from the folder. If such a file comes back,
             even because the folder was out of reach for a moment, it is read again. False: never
             forget.
@@ -122,7 +128,7 @@ class FileSpout(Spout[FileBatch]):
         *,
         format: Format,  # noqa: A002 - Spark's own word
         schema: str | StructType | None = None,
-        files_per_batch: Size = 1,
+        files_per_batch: Size | None = None,
         forget_missing: bool = False,
         bad_rows: OnBadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
@@ -153,7 +159,9 @@ class FileSpout(Spout[FileBatch]):
         reader_options |= extra_options or {}
         self._format = format
         self._given = "value string" if format == "text" and schema is None else schema
-        self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
+        self._most_bytes = _SMALL_BYTES if files_per_batch is None else None
+        size = _SMALL_FILES if files_per_batch is None else files_per_batch
+        self._size = BatchSize(size, self._name, "files_per_batch")
         self._forget_missing = forget_missing
         self._options = reader_defaults(format, self._with_base_path(reader_options))
         self.unparsed = marks_of(
@@ -242,6 +250,11 @@ class FileSpout(Spout[FileBatch]):
         self._files.check_values(spark)
         self._schema = self._settle_schema(spark, previous)
         return self._emitted(self._schema)
+
+    def batch_size_in_words(self) -> str:
+        """Return how large a txid is, in words."""
+        most = "" if self._most_bytes is None else " and 256 MB"
+        return self._size.in_words("file").replace(" while", f"{most} while")
 
     def set_batch_target(self, share: float) -> None:
         """Move within the range of `files_per_batch`."""
@@ -439,6 +452,10 @@ class FileSpout(Spout[FileBatch]):
     def _next_files(self) -> list[PlannedFile]:
         """Take the files of a batch from the backlog."""
         taken = self._backlog.take(self._size.now)
+        few = self._within_bytes(taken)
+        if few < len(taken):
+            self._backlog.give_back(taken[few:])
+            taken = taken[:few]
         for i, (name, _) in enumerate(taken):
             try:
                 self._check_readable(name)
@@ -453,6 +470,13 @@ class FileSpout(Spout[FileBatch]):
             PlannedFile(path=name, size=stat.size, mtime_ns=stat.mtime_ns, version=stat.version)
             for name, stat in taken
         ]
+
+    def _within_bytes(self, files: Sequence[tuple[str, FileStat]]) -> int:
+        """How many of the first files a txid may have by their bytes; at least one."""
+        if self._most_bytes is None:
+            return len(files)
+        totals = list(accumulate(stat.size for _, stat in files))
+        return max(1, bisect_right(totals, self._most_bytes))
 
     def _check_readable(self, name: str) -> None:
         try:

@@ -281,6 +281,12 @@ class KafkaSpout(PartitionedSpout):
 
     # --- planning --------------------------------------------------------------------------------
 
+    def batch_size_in_words(self) -> str:
+        """Return how large a txid is, in words."""
+        words = {"max_records_per_batch": "", "max_records_per_partition": " of a partition"}
+        limits = ((limit, words[name]) for name, limit in self._limits.items() if limit)
+        return "; ".join(f"{limit.in_words('record')}{of}" for limit, of in limits)
+
     def set_batch_target(self, share: float) -> None:
         """Move within the ranges of `max_records_per_batch` and `max_records_per_partition`."""
         for limit in self._limits.values():

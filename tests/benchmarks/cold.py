@@ -125,7 +125,7 @@ class _Noting:
 
 def _first(spark: SparkSession, data: Path, folder: Path) -> None:
     topology = Topology("first")
-    files = FileSpout(str(data), format="csv", schema="k string, v bigint")
+    files = FileSpout(str(data), format="csv", schema="k string, v bigint", files_per_batch=1)
     table = StateTable(folder / "table", layout="log")
     rows = topology.stream("rows", files)
     rows.group_by("k").persistent_aggregate(table, rows=Count())

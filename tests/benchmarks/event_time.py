@@ -127,7 +127,9 @@ def run_ours(spark: SparkSession, work: str, files: Path, folder: Path) -> dict[
     """Run the work as a topology; what its commit turns took."""
     topology = Topology(work, TopologyConfig(max_spout_pending=3))
     streams = {
-        name: topology.stream(name, FileSpout(files / name / "*.parquet", format="parquet"))
+        name: topology.stream(
+            name, FileSpout(files / name / "*.parquet", format="parquet", files_per_batch=1)
+        )
         for name in COLUMNS[work]
     }
     _ours(work, streams).partition_persist(AppendTable(folder / "table"))

@@ -121,7 +121,10 @@ def publishing(folder: Path, chosen: argparse.Namespace, every: str | None = "1 
     pending: dict[str, Any] = {} if chosen.busy else {"max_spout_pending": 1}
     topology = Topology("published", TopologyConfig(**pending))
     spout = FileSpout(
-        str(folder / "in" / "*.parquet"), format="parquet", schema="k bigint, v bigint"
+        str(folder / "in" / "*.parquet"),
+        format="parquet",
+        schema="k bigint, v bigint",
+        files_per_batch=1,
     )
     state = StateTable(folder / "state", layout=chosen.layout, buckets=16)
     kept = topology.stream("events", spout).group_by("k")

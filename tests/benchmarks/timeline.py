@@ -46,7 +46,12 @@ def run(spark: SparkSession, folder: Path, tables: str) -> list[BatchReport]:
     topology = Topology("timeline")
     rows = topology.stream(
         "rows",
-        FileSpout(str(folder / "*.parquet"), format="parquet", schema="key long, amount long"),
+        FileSpout(
+            str(folder / "*.parquet"),
+            format="parquet",
+            schema="key long, amount long",
+            files_per_batch=1,
+        ),
     )
     if tables != "upsert":
         rows.partition_persist(AppendTable(str(folder / "tables" / "rows")))

@@ -90,7 +90,8 @@ def _persist(step: Step, stream: Stream, folder: Path) -> TxnState:
     table = state_table(step, folder)
     state: TxnState = grouped.persistent_aggregate(table, **ends, **aggregates)
     if is_published(step):
-        state.publish(shown_beside(step, folder), every="1 txid")
+        has_feed = zlib.crc32(step.id.encode()) % 2 == 0
+        state.publish(shown_beside(step, folder), every="1 txid", change_feed=has_feed)
     return state
 
 

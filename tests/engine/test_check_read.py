@@ -66,6 +66,7 @@ def test_a_remote_file_is_looked_at_twice_and_in_no_commit_turn(
             f"s3://{bucket}/in/*.csv",
             format="csv",
             schema=SCHEMA,
+            files_per_batch=1,
             storage_options=storage_options(proxy.url),
         )
         topology = Topology("looks", TopologyConfig(**ONE_BY_ONE))

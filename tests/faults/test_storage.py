@@ -69,7 +69,9 @@ def test_a_batch_waits_for_storage_that_fails_for_a_moment(
     mount = Mount(warehouse / where)
     config = TopologyConfig(max_spout_pending=1, max_batch_attempts=1, retry_backoff_ms=1)
     topology = Topology(warehouse.parent.name, config)
-    files = FileSpout(f"{source}/*.csv", format="csv", schema="k string, v bigint")
+    files = FileSpout(
+        f"{source}/*.csv", format="csv", schema="k string, v bigint", files_per_batch=1
+    )
     stream = topology.stream("s", files)
     stream.partition_persist(AppendTable(warehouse / "rows", "transactional"))
     counts = StateTable(warehouse / "counts", "transactional", buckets=2)

@@ -31,7 +31,7 @@ from spouts.files import FileSpout
 from txn import Topology
 
 topology = Topology("shop")
-files = FileSpout("in/*.csv", format="csv", schema="customer string, amount int")
+files = FileSpout("in/*.csv", format="csv", schema="customer string, amount int", files_per_batch=1)
 orders = topology.stream("orders", files)
 orders.partition_persist(AppendTable("orders", "transactional"))
 orders.group_by("customer").persistent_aggregate(

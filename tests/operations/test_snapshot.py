@@ -210,7 +210,7 @@ def test_published_tables_are_shown_as_of_a_txid_that_all_of_them_show(
             asked: Any = dict.fromkeys(("columns", "order_by", "top", "by", "per"))
             path = f"{sink.name}-shown"
             table = sink.committer.published_table(
-                path, every=(1, None), deletion_vectors=False, **asked
+                path, every=(1, None), deletion_vectors=False, change_feed=False, **asked
             )
             sink.published.append(table)
     run_in_memory(made, spark, nodes)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import types
 
 from spouts._sizes import BatchSize
 from spouts.delta import DeltaSpout
@@ -125,3 +126,58 @@ def test_delta_and_kafka_caps_follow_the_target():
     kafka.set_batch_target(1.0)
     assert (delta._versions.now, delta._bytes.now) == (5, 500)
     assert [limit and limit.now for limit in kafka._limits.values()] == [None, 20]
+
+
+def test_small_files_are_read_together_while_behind(tmp_path: Path) -> None:
+    """Without a setting: one file, then up to 100, but not more bytes than a txid should have."""
+    spout = FileSpout(str(tmp_path / "*.csv"), format="csv", schema="v int")
+    for number in range(150):
+        (tmp_path / f"{number:03}.csv").write_text("1\n")
+    (tmp_path / "105.csv").write_bytes(b"1\n" * 80)
+    spout._most_bytes = 200
+    taken, previous = [], None
+    for share in (0.0, 1.0, 1.0, 1.0):
+        spout.set_batch_target(share)
+        spout._schema = types.StructType([types.StructField("v", types.IntegerType())])
+        previous = spout.initialize_transaction(TransactionAttempt(1), previous)
+        assert previous is not None
+        taken.append([file.path[-7:-4] for file in previous.files])
+    assert taken[0] == ["000"]
+    assert (taken[1][0], taken[1][-1], len(taken[1])) == ("001", "100", 100)
+    assert (taken[2][0], taken[2][-1]) == ("101", "121")
+    assert sum(map(len, taken[2:])) == 49
+
+
+def test_a_file_that_is_too_large_is_a_txid_of_its_own(tmp_path: Path) -> None:
+    """A limit of bytes never stops the stream."""
+    (tmp_path / "a.csv").write_text("1\n" * 10)
+    (tmp_path / "b.csv").write_text("1\n")
+    spout = FileSpout(str(tmp_path / "*.csv"), format="csv", schema="v int")
+    spout._most_bytes, spout._schema = (
+        5,
+        types.StructType([types.StructField("v", types.IntegerType())]),
+    )
+    spout.set_batch_target(1.0)
+    planned = spout.initialize_transaction(TransactionAttempt(1), None)
+    assert planned is not None
+    assert [file.path[-5:] for file in planned.files] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("spout", "words"),
+    [
+        (
+            FileSpout("*.csv", format="csv"),
+            "1 file, up to 100 and 256 MB while it is behind",
+        ),
+        (FileSpout("*.csv", format="csv", files_per_batch=3), "3 files"),
+        (DeltaSpout("t", versions_per_batch=(1, 5)), "1 version, up to 5 while it is behind"),
+        (
+            KafkaSpout("b:9092", topics=["t"], max_records_per_batch=(10, 1000)),
+            "10 records, up to 1,000 while it is behind",
+        ),
+    ],
+)
+def test_a_plan_tells_how_large_a_txid_is(spout: Any, words: str) -> None:
+    """In words; what is fixed has no second number."""
+    assert spout.batch_size_in_words().startswith(words)

@@ -25,12 +25,12 @@ TABLE = (
 STATE = f"{TABLE} ChecksChanges ReadsAsOf ReportsChanges ShowsPartials"
 SHIPPED = {
     "spouts.delta:DeltaSpout": "ChecksReplays CountsBytes CountsRows FindsSchema NamesLocations "
-    "ReportsLag ReportsPlannedLag SizesBatches",
+    "ReportsLag ReportsPlannedLag SizesBatches TellsBatchSize",
     "spouts.files:FileSpout": "ChecksReads ChecksReplays CountsBytes ExplainsFailures "
     "NamesLocations ReportsLag ReportsNotices ReportsPlannedLag SizesBatches TakesCorrections "
-    "UsesKeeper",
+    "TellsBatchSize UsesKeeper",
     "spouts.kafka:KafkaSpout": "ChecksReads ChecksReplays NamesLocations ReportsLag "
-    "ReportsNotices ReportsPlannedLag SizesBatches TakesCorrections UsesKeeper",
+    "ReportsNotices ReportsPlannedLag SizesBatches TakesCorrections TellsBatchSize UsesKeeper",
     "spouts.memory:FeederSpout": "ChecksReplays CountsRows ReportsLag",
     "spouts.memory:MemoryOpaqueSpout": "",
     "spouts.memory:MemoryPartitionedSpout": "ChecksReplays CountsRows ReportsLag "

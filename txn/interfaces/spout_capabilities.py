@@ -32,6 +32,7 @@ __all__ = [
     "ReportsPlannedLag",
     "SizesBatches",
     "TakesCorrections",
+    "TellsBatchSize",
     "UsesKeeper",
 ]
 
@@ -74,6 +75,13 @@ class SizesBatches(Protocol):
     """
 
     def set_batch_target(self, share: float) -> None: ...
+
+
+@runtime_checkable
+class TellsBatchSize(Protocol):
+    """Tells how large a txid of it is, for `txn plan`. Asked before `open`."""
+
+    def batch_size_in_words(self) -> str: ...
 
 
 @runtime_checkable

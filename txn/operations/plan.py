@@ -28,6 +28,7 @@ from txn.dataflow.sessions import SessionRows, Sessions
 from txn.dataflow.stages import operation_of, stage_ids
 from txn.dataflow.time_joins import JoinInTime
 from txn.interfaces import Aggregate, Semantics, SpoutKind
+from txn.interfaces.spout_capabilities import TellsBatchSize
 from txn.text import duration
 from txn.topology import Topology
 
@@ -46,6 +47,8 @@ class StreamPlan:
     """Value of a `SpoutKind`."""
     after: tuple[str, ...] = ()
     """The streams that are read before it."""
+    batch: str = ""
+    """How large a txid is, in words; empty: the spout does not tell."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def plan_topology(topology: Topology) -> TopologyPlan:
             type(s.spout).__name__,
             s.spout.kind.value,
             tuple(earlier.name for earlier in s.after),
+            s.spout.batch_size_in_words() if isinstance(s.spout, TellsBatchSize) else "",
         )
         for s in topology.sources
     )

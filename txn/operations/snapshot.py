@@ -8,8 +8,6 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-from txn.delta.delta_rs import CommitProperties, DeltaTable, Schema
-from txn.delta.loading import is_there
 from txn.errors import TableRefusedError, TopologyError, UserError
 from txn.interfaces.committer_capabilities import ReadableTable
 from txn.interfaces.published import PUBLISHED
@@ -257,7 +255,11 @@ def _write(
     seen: Snapshot,
     storage_options: Mapping[str, str] | None,
 ) -> None:
+    # Loaded for the one who writes: `import txn` is to be quick.
     from deltalake import write_deltalake
+
+    from txn.delta.delta_rs import CommitProperties, DeltaTable, Schema
+    from txn.delta.loading import is_there
 
     if is_there(Storage(path, dict(storage_options or {}))):
         raise TableRefusedError(

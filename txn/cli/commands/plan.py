@@ -133,7 +133,7 @@ def _plan_lines(
     yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
     yield from aligned(
-        (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" if s.after else "")
+        (s.id, s.spout, s.kind, s.batch, f"after {', '.join(s.after)}" if s.after else "")
         for s in topology_plan.streams
     )
     # The table of bad rows reads a stage of its own. Without a rule that stage reads nothing.
