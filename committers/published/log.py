@@ -33,6 +33,7 @@ from txn.delta.topology_table import refuse_foreign_folder
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import StagedFile
 from txn.interfaces.published import PUBLISHED
+from txn.storage.locations import identity
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -111,8 +112,7 @@ class PublishedLog:
             raise TableRefusedError(
                 f"Another writer has marked rows of published table {self._storage.location} as "
                 "deleted, or its log does not name any more which ones are, so it cannot go on. "
-                "Delete its folder: it is written anew. Or restore a version of publish() (RESTORE "
-                "TABLE).",
+                "Delete its folder: it is written anew.",
                 number="TXN-308",
             )
         files = tuple(load_files(table).values())
@@ -221,9 +221,9 @@ class PublishedLog:
         return actions
 
     def _require_own(self, properties: Mapping[str, str | None], topology: str, state: str) -> None:
-        own = properties.get(_STATE), properties.get(_TOPOLOGY)
-        if own != (state, topology):
-            made = "shows another state" if own[0] else "is none that publish() has made"
+        shown, owner = properties.get(_STATE), properties.get(_TOPOLOGY)
+        if shown is None or identity(shown) != identity(state) or owner != topology:
+            made = "shows another state" if shown else "is none that publish() has made"
             raise TableRefusedError(
                 f"Table {self._storage.location} {made}, so '{state}' of topology "
                 f"'{topology}' cannot be published there. Give publish() an empty or new folder.",

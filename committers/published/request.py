@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Pace", "Request"]
 
 
+_OF_FILES = frozenset({"_metadata"})
+_OF_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+
+
 @dataclass(frozen=True)
 class Pace:
     """The most that a published table may lag: in txids or in seconds, the other is None."""
@@ -96,6 +100,12 @@ class Request:
             yield f"it has no column {unknown[0]!r}. It has {', '.join(known)}."
         if len(set(self.columns)) < len(self.columns):
             yield f"columns= names one twice ({', '.join(self.columns)})."
+        taken = _OF_FILES | (_OF_FEED if self.change_feed else frozenset())
+        if clash := sorted(taken & {name.lower() for name in self.columns}):
+            yield (
+                f"column {clash[0]!r} has a name that Delta's readers need themselves. Rename it, "
+                "or leave it out by columns=."
+            )
         if absent := [key for key in self.keys if key not in self.columns]:
             yield f"columns= lacks key {absent[0]!r}, by which rows are kept apart. Add it."
         if outside := [n for n in map(name_of, self.order_by) if n not in self.columns]:

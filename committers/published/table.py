@@ -200,7 +200,7 @@ class PublishedState:
                 self.shows = None
                 raise  # it may still land: its files stay
             except CommitConflictError:
-                self._storage.delete_files(file.path for file in change.adds)
+                self._storage.delete_files(file.path for file in (*change.adds, *change.feed))
                 self.shows = None
                 raise
             self.shows, self._last = state.txid, self._monotonic()

@@ -64,12 +64,13 @@ class Shop:
     def __init__(self, spark: SparkSession, warehouse: Path, **options: Any) -> None:
         self.spark, self.warehouse, self.nodes = spark, warehouse, MemoryNodes()
         self.options = options
+        self.state: str | Path = warehouse / "state"
 
     def run(self, batches: Any, *, values: dict[str, Any] | None = None, **asked: Any) -> Topology:
         """Run until it is caught up; return the topology."""
         made = Topology("shop", TopologyConfig(max_spout_pending=1))
         stream = made.stream("sales", MemoryTransactionalSpout(batches, SCHEMA))
-        state = StateTable(self.warehouse / "state", **self.options)
+        state = StateTable(self.state, **self.options)
         kept = stream.group_by("k").persistent_aggregate(state, **(values or VALUES))
         assert kept.publish(self.path, **asked) is kept
         run_in_memory(made, self.spark, self.nodes)
@@ -194,6 +195,12 @@ def test_what_cannot_be_published_is_refused(spark: SparkSession, warehouse: Pat
     ):
         with pytest.raises(TopologyError, match=words):
             kept.publish(warehouse / "shown", **asked)
+    for name, asked in (("_metadata", {}), ("_Change_Type", {"change_feed": True})):
+        state = StateTable(warehouse / name)
+        named = stream.group_by("k").persistent_aggregate(state, **{name: Count()})
+        with pytest.raises(TopologyError, match="a name that Delta's readers need"):
+            named.publish(warehouse / "named", **asked)
+        named.publish(warehouse / f"{name}-shown", columns=["k"], **asked)
     with pytest.raises(TopologyError, match="has a committer for table"):
         kept.publish(warehouse / "state")
     with pytest.raises(TopologyError, match="lies in the folder"):
@@ -395,13 +402,24 @@ def test_a_published_table_has_a_change_feed(
             assert kinds == sorted(row[-1] for row in wanted)
 
 
+def test_another_spelling_of_the_state_is_the_same_state(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """As for the state itself, a path and its URI are one table."""
+    shop = Shop(spark, warehouse)
+    shop.run(FIRST)
+    shop.state = f"file://{warehouse}/state"
+    shop.run((*FIRST, *LATER))
+    assert rows_of(shop.path) == expected((*FIRST, *LATER))
+
+
 def test_what_only_a_new_table_can_get_is_refused(spark: SparkSession, warehouse: Path) -> None:
     """A table without the property stays as it is; the advice works."""
     shop = Shop(spark, warehouse)
     shop.run(FIRST)
     for name in ("change_feed", "deletion_vectors"):
         with pytest.raises(TableRefusedError, match="was made without delta.enable"):
-            shop.run((*FIRST, *LATER), **{name: True})  # type: ignore[arg-type]
+            shop.run((*FIRST, *LATER), values=None, **{name: True})
     assert rows_of(shop.path) == expected(FIRST)
     shutil.rmtree(shop.path)
     shop.run((*FIRST, *LATER), change_feed=True, deletion_vectors=True)
