@@ -16,6 +16,7 @@ from spouts.memory import MemoryOpaqueSpout
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
+from txn.operations.plan import plan_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,18 @@ def test_rankings_follow_each_txid(
         found = rows_of(warehouse / name, *columns, key=str)
         assert found == sorted(expected(final, is_daily=is_daily), key=str)
         assert len(found) > TOP
+
+
+def test_a_plan_shows_what_a_ranking_is_computed_from(warehouse: Path) -> None:
+    """The changes of the state's table, which are a stage of their own."""
+    made = Topology("rank")
+    rows = made.stream("s", MemoryOpaqueSpout({}, "k string, v int"))
+    state = StateTable(warehouse / "t", "opaque")
+    totals = rows.group_by("k").persistent_aggregate(state, n=Count())
+    totals.top(3, by="n desc", per="k").partition_persist(AppendTable(warehouse / "a", "opaque"))
+    stages = {stage.id: (stage.reads, stage.detail) for stage in plan_topology(made).stages}
+    assert stages["s/new_values-1"][0] == (totals.name,)
+    assert stages["s/top-1"] == (("s/new_values-1",), "3 by n desc per k")
 
 
 def test_half_a_ranking_is_refused(warehouse: Path) -> None:

@@ -438,9 +438,14 @@ class Ranking(StateBefore):
         return f"{self.top} by {', '.join(self.by)}{per}"
 
     @property
+    def parents(self) -> tuple[Node, ...]:
+        """The changes."""
+        return (self.changes,)
+
+    @property
     def upstream(self) -> tuple[Node, ...]:
         """The changes, whose table feeds it."""
-        return (self.changes,)
+        return self.parents
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """The rankings after the changes, from the values before and the changes."""

@@ -170,7 +170,7 @@ def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
 
 def _stage(node: Node, names: Mapping[Node, str]) -> StagePlan:
     reads = tuple(names[parent] for parent in node.parents)
-    if isinstance(node, TableValues):
+    if isinstance(node, TableValues) and not reads:
         reads = (node.sink.name,)
     return StagePlan(names[node], operation_of(node), reads, _phase(node), _detail(node))
 
