@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tests.thorough import (
     COMPILED_ONCE,
@@ -28,6 +29,10 @@ os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 if not THOROUGH:
     # Programs that tests start as users do live for seconds: Java's second compiler never pays.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", COMPILED_ONCE)
+
+# No test is timed: a busy machine may take any time for an example.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 SERVERS = {"spark", "zookeeper", "kafka", "s3"}
 """Fixtures behind which a JVM stands."""

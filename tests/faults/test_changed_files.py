@@ -49,7 +49,8 @@ class World:
         """Read all files; `columns` are used by name."""
         topology = Topology("files", TopologyConfig(max_group_commit=1, max_spout_pending=3))
         header = {"header": True} if self.form == "csv" else {}
-        spout = FileSpout(self.folder / f"*.{self.form}", format=self.form, **header, **options)
+        options = {"files_per_batch": 1, **header, **options}
+        spout = FileSpout(self.folder / f"*.{self.form}", format=self.form, **options)
         rows = topology.stream("s", spout)
         if columns:
             rows = rows.transform(lambda df: df.select(*columns))

@@ -125,9 +125,7 @@ def snapshot(
             number="TXN-109",
         )
     if published:
-        readers: dict[str, ReadableTable] = {
-            path: table.reader() for path, table in tables.published.items()
-        }
+        readers: dict[str, ReadableTable] = {p: t.reader() for p, t in tables.published.items()}
         chosen = _shown_by_all(tables, chosen)
     else:
         readers = {
