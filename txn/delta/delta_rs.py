@@ -22,6 +22,7 @@ __all__ = [
     "TableNotFoundError",
     "Transaction",
     "WriterProperties",
+    "write_deltalake",
 ]
 
 VARIABLE = "_RJEM_MALLOC_CONF"
@@ -39,6 +40,7 @@ from deltalake import (  # noqa: E402 - it reads the environment now
     Schema,
     Transaction,
     WriterProperties,
+    write_deltalake,
 )
 from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: E402
 

@@ -254,9 +254,7 @@ def _write(
     storage_options: Mapping[str, str] | None,
 ) -> None:
     # Loaded for the one who writes: `import txn` is to be quick.
-    from deltalake import write_deltalake
-
-    from txn.delta.delta_rs import CommitProperties, DeltaTable, Schema
+    from txn.delta.delta_rs import CommitProperties, DeltaTable, Schema, write_deltalake
     from txn.delta.loading import is_there
 
     if is_there(Storage(path, dict(storage_options or {}))):
