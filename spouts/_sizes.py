@@ -48,11 +48,15 @@ class BatchSize:
         """The cap of the next batch."""
         return self._least + round(self._share * (self._most - self._least))
 
-    def in_words(self, unit: str) -> str:
-        """For example "1 file, up to 20 while it is behind"."""
+    def in_words(self, unit: str, limit: str = "") -> str:
+        """For example "1 file, up to 20 while it is behind".
+
+        Args:
+            limit: what else limits a larger batch, such as " and 256 MB".
+        """
         least = f"{self._least:,} {unit}{'s' if self._least > 1 else ''}"
         more = self._most > self._least
-        return f"{least}, up to {self._most:,} while it is behind" if more else least
+        return f"{least}, up to {self._most:,}{limit} while it is behind" if more else least
 
     def set_target(self, share: float) -> None:
         """Move between the caps; see `SizesBatches.set_batch_target`."""

@@ -60,7 +60,7 @@ from txn.interfaces.committer_capabilities import (
 from txn.interfaces.published import CanPublish
 from txn.interfaces.spout import undeclared
 from txn.spark.catalog import SparkCatalog
-from txn.spark.ranking import ranking_problems
+from txn.spark.ranking import RANK, ranking_problems
 from txn.storage.catalog_names import as_location, located
 from txn.storage.locations import identity
 
@@ -1191,7 +1191,7 @@ class TxnState:
         readers need a ranking, `publish(top=)` keeps it up beside the turns.
 
         Args:
-            by: the order, such as "spent desc"; keys of equal rank are in the order of their names.
+            by: the order, such as "spent desc"; rows of equal rank are in the order of their keys.
             per: the columns of a group: keys or values; None: one ranking of all keys.
 
         Raises:
@@ -1200,7 +1200,7 @@ class TxnState:
         where = f"top() of table '{self.name}'"
         order, groups = _each_name(by) or (), _each_name(per) or ()
         known = (*self.keys, *self.aggregates)
-        taken = ["it has a column 'rank' already."] if "rank" in known else []
+        taken = [f"it has a column '{RANK}' already."] if RANK in known else []
         for problem in (*taken, *ranking_problems(known, n, order, groups)):
             raise TopologyError(f"{where}: {problem}", number="TXN-109")
         changes = self.new_values()._node

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from committers.published.request import DELETION_VECTORS
 from committers.published.vectors import Vector, written
 from committers.publishing.append import (
     CHECKPOINT_INTERVAL,
@@ -43,7 +44,6 @@ __all__ = ["Change", "PublishedLog", "Shown"]
 
 _STATE = "txn.published_state"
 _TOPOLOGY = "txn.topology"
-_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ class PublishedLog:
                 number="TXN-308",
             )
         record, marked_by_others = self._newest_record(version)
-        if marked_by_others or (version and not record and _VECTORS in definition.configuration):
+        if marked_by_others or (
+            version and not record and DELETION_VECTORS in definition.configuration
+        ):
             raise TableRefusedError(
                 f"Another writer has marked rows of published table {self._storage.location} as "
                 "deleted, or its log does not name any more which ones are, so it cannot go on. "

@@ -14,9 +14,9 @@ from txn.spark.ranking import first_rows, in_order, name_of, ranking_problems
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Pace", "Request"]
+__all__ = ["CHANGE_FEED", "DELETION_VECTORS", "Pace", "Request"]
 
-
+DELETION_VECTORS, CHANGE_FEED = "delta.enableDeletionVectors", "delta.enableChangeDataFeed"
 _OF_FILES = frozenset({"_metadata"})
 _OF_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
@@ -115,10 +115,7 @@ class Request:
     @property
     def properties(self) -> dict[str, str]:
         """The properties that the table needs from its first version on."""
-        asked = {
-            "delta.enableDeletionVectors": self.deletion_vectors,
-            "delta.enableChangeDataFeed": self.change_feed,
-        }
+        asked = {DELETION_VECTORS: self.deletion_vectors, CHANGE_FEED: self.change_feed}
         return {name: "true" for name, is_asked in asked.items() if is_asked}
 
     def of_state(self, rows: DataFrame) -> DataFrame:

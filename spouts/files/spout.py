@@ -253,8 +253,7 @@ class FileSpout(Spout[FileBatch]):
 
     def batch_size_in_words(self) -> str:
         """Return how large a txid is, in words."""
-        most = "" if self._most_bytes is None else " and 256 MB"
-        return self._size.in_words("file").replace(" while", f"{most} while")
+        return self._size.in_words("file", "" if self._most_bytes is None else " and 256 MB")
 
     def set_batch_target(self, share: float) -> None:
         """Move within the range of `files_per_batch`."""
@@ -472,7 +471,7 @@ class FileSpout(Spout[FileBatch]):
         ]
 
     def _within_bytes(self, files: Sequence[tuple[str, FileStat]]) -> int:
-        """How many of the first files a txid may have by their bytes; at least one."""
+        """The number of files, from the first one on, whose bytes fit into a txid; at least one."""
         if self._most_bytes is None:
             return len(files)
         totals = list(accumulate(stat.size for _, stat in files))

@@ -17,6 +17,7 @@ from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
 from txn.operations.plan import plan_topology
+from txn.spark.ranking import touched_rankings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str | None, str | None, int]
 """Day, customer and amount."""
+KEPT = "day string, k string, v int"
 TOP = 2
 
 
@@ -111,6 +113,16 @@ def test_rankings_follow_each_txid(
         found = rows_of(warehouse / name, *columns, key=str)
         assert found == sorted(expected(final, is_daily=is_daily), key=str)
         assert len(found) > TOP
+
+
+@pytest.mark.parametrize("per", [(), ("day",)])
+def test_a_key_without_a_value_has_no_rank(spark: SparkSession, per: tuple[str, ...]) -> None:
+    """Whether the txid has changed it or not."""
+    before = spark.createDataFrame([("mon", "a", None), ("mon", "b", 2)], KEPT)
+    changes = [("mon", "c", 1, None), ("mon", "d", None, 5)]
+    changed = spark.createDataFrame(changes, f"{KEPT}, prev_v int")
+    found = touched_rankings(before, changed, 9, ["v desc"], per, ["day", "k"])
+    assert sorted(map(tuple, found.collect())) == [("mon", "b", 2, 1), ("mon", "c", 1, 2)]
 
 
 def test_a_plan_shows_what_a_ranking_is_computed_from(warehouse: Path) -> None:

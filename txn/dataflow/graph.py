@@ -394,7 +394,7 @@ def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Colum
 
 @dataclass(frozen=True, eq=False)
 class StateBefore(TableValues):
-    """What follows from a state as of the txid before.
+    """A stream that is computed from a state as of the txid before.
 
     Args:
         sink: the committer that keeps the state.

@@ -15,7 +15,14 @@ from txn.spark.names import passing, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["first_rows", "in_order", "name_of", "ranking_problems", "touched_rankings"]
+__all__ = [
+    "RANK",
+    "first_rows",
+    "in_order",
+    "name_of",
+    "ranking_problems",
+    "touched_rankings",
+]
 
 RANK = "rank"
 """The column of `touched_rankings`."""
@@ -74,6 +81,8 @@ def touched_rankings(
 ) -> DataFrame:
     """The rankings of the groups that a change touches, as they are after it.
 
+    A key whose values are all NULL has no rank: changes show a key that is gone like that.
+
     Args:
         before: keys and values.
         changed: new keys and values of the touched keys, all values NULL for one that is gone, and
@@ -81,9 +90,9 @@ def touched_rankings(
     """
     names = before.columns
     values = [name for name in names if name not in keys]
-    gone = reduce(and_, (sf.col(quoted(name)).isNull() for name in values))
-    new = changed.where(~gone).select(*map(quoted, names))
-    now = joined_by_key(before, changed, keys, "left_anti").unionByName(new)
+    alive = ~reduce(and_, (sf.col(quoted(name)).isNull() for name in values))
+    new = changed.where(alive).select(*map(quoted, names))
+    now = joined_by_key(before.where(alive), changed, keys, "left_anti").unionByName(new)
     ranked = first_rows(now, top, by, per, keys, rank=RANK)
     if not per:
         return ranked.join(changed.select().limit(1), sf.lit(True), "left_semi")

@@ -26,19 +26,17 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     from txn.embedded.service import is_served
     from txn.operations.status import status_of
     from txn.operations.tables.table_status import read_tables
+    from txn.operations.tables.topology_tables import TopologyTables
     from txn.protocol.stream_names import rename_in_status
 
     name, config, topology = named_topology(name)
-    sinks = topology.sinks if topology else ()
-    renamed = topology.definition.renamed if topology else {}
+    known = TopologyTables.of_program(topology) if topology else TopologyTables(name, (), None)
     served = is_served(zookeeper)
     with open_backend(zookeeper, config) as backend:
-        stored = rename_in_status(renamed, backend.status(name))
+        stored = rename_in_status(known.renamed, backend.status(name))
     status = status_of(stored, served=served)
     committed = status.found.progress.committed
-    committers = {sink.name: sink.committer for sink in sinks}
-    published = {one.name: one for sink in sinks for one in sink.published}
-    tables = read_tables(name, committed.tables, committed.txid, committers, published)
+    tables = read_tables(name, committed.tables, committed.txid, known.committers, known.published)
     if as_json:
         print_json({**status.to_json(), **tables.to_json()})
     else:
