@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
+from txn.config.home import home_of_program, nearest_home
 from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
 from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
@@ -61,8 +62,8 @@ from txn.interfaces.published import CanPublish
 from txn.interfaces.spout import undeclared
 from txn.spark.catalog import SparkCatalog
 from txn.spark.ranking import RANK, ranking_problems
-from txn.storage.catalog_names import as_location, located
-from txn.storage.locations import identity
+from txn.storage.catalog_names import as_location, is_table_name, located
+from txn.storage.locations import identity, is_relative
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -107,6 +108,8 @@ class Topology:
         self.config = config if config is not None else TopologyConfig()
         self.settings = completed(self.config, os.environ, Path())
         """`config`, completed from the environment and from files."""
+        self.program_folder: Path | None = home_of_program()
+        """The folder of the program's file; None: a notebook, a prompt or a test."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
         self._beside: KeepsBeside | None = None
@@ -136,6 +139,14 @@ class Topology:
         streams = ", ".join(source.name for source in self.sources) or "none"
         tables = ", ".join(sink.name for sink in self.sinks) or "none"
         return f"<Topology '{self.name}': streams {streams}; tables {tables}>"
+
+    @property
+    def home(self) -> Path:
+        """The folder whose `.txn` has progress, logs and notes (`txn.config.home`)."""
+        tables = (s.name for s in self.sinks if s.committer.lies_in_folder)
+        if any(is_relative(table) for table in tables if not is_table_name(table)):
+            return Path()
+        return nearest_home() if self.program_folder is None else self.program_folder
 
     @property
     def definition(self) -> Definition:
@@ -396,6 +407,7 @@ class Topology:
             FencedError: a leader with the same tables has begun; it goes on by itself.
         """
         from txn.backends import open_backend
+        from txn.config.location import at_home
         from txn.engine.filling import fill
         from txn.spark.jvm import require_classic
 
@@ -404,7 +416,7 @@ class Topology:
         self.find_tables(spark)
         tables, from_rows = self._located(spark, tables), self._located(spark, from_rows)
         self._refuse_stragglers()
-        with open_backend(zookeeper, self.settings) as backend:
+        with open_backend(at_home(zookeeper, self.home), self.settings) as backend:
             status = backend.status(self.name)
             store = backend.open(self.name)
             with contextlib.closing(store):
@@ -490,11 +502,11 @@ class Topology:
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
     ) -> ProgressStore:
         from txn.backends import store_of_run
-        from txn.config.location import resolve_shared
+        from txn.config.location import at_home, resolve_shared
 
         if standby:
             resolve_shared(zookeeper)
-        return store_of_run(zookeeper, self.name, self.settings, resources)
+        return store_of_run(at_home(zookeeper, self.home), self.name, self.settings, resources)
 
     def _refuse_stragglers(self) -> None:
         alive = [one for one in self._stragglers if one.thread.is_alive()]

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import shlex
 from datetime import datetime, timezone
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
 
 from spouts._schemas import require_schema
 from spouts.files.folder.listing import FileStat
@@ -47,11 +55,22 @@ class FileBatch(Taken):
     """Spark's JSON of the schema for reading every file."""
     newest_ns: int | None = None
     """The newest time of change of all files that were taken; None: the storage has no times."""
+    named_as: str | None = None
+    """The pattern's part without wildcards when the first files were taken, if the folder was moved
+    since: `seen` has their names of then."""
 
     @property
     def sizes(self) -> dict[str, int]:
         """Path -> bytes."""
         return {file.path: file.size for file in self.files}
+
+    @model_serializer(mode="wrap")
+    def _without_move(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `named_as` out where nothing was moved: earlier releases do not know it."""
+        fields: dict[str, Any] = handler(self)
+        if self.named_as is None:
+            fields.pop("named_as", None)
+        return fields
 
     @field_validator("read_schema")
     @classmethod

@@ -39,6 +39,7 @@ from spouts.files.folder.polls import Poll, Polls
 from spouts.files.folder.seen import Taken, Taking
 from spouts.files.inference import MOST_FILES, inferred
 from spouts.files.inlet import FileInlet
+from spouts.files.moved import Moved, moved_names
 from spouts.files.notices import FileNotices
 from spouts.files.reading import FileReader, reader_defaults
 from spouts.files.source_files import SourceFiles
@@ -106,6 +107,9 @@ class FileSpout(Spout[FileBatch]):
             before that file. "ignore": they are not read, and a notice names them. "add": the run
             stops before that file, and the next start reads them; rows of files without them have
             NULL. None: JSON and Parquet ignore them, a CSV header with them fails its batch.
+        moved_from: the folder in which the files were when they were read, if it was moved or
+            copied since: they are then not read again. It may stay there. False: files of another
+            folder with the same names and sizes are other files.
         storage_options: credentials and endpoints of a URI's storage, by object_store's names
             (`aws_endpoint_url`); what they leave out comes from the environment.
         extra_options: options that a codec or a file system of your own knows; not checked.
@@ -134,6 +138,7 @@ class FileSpout(Spout[FileBatch]):
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
         new_columns: NewColumns | None = None,
+        moved_from: Moved = None,
         extra_options: Mapping[str, Any] | None = None,
         **reader_options: Any,
     ) -> None:
@@ -163,6 +168,7 @@ class FileSpout(Spout[FileBatch]):
         size = _SMALL_FILES if files_per_batch is None else files_per_batch
         self._size = BatchSize(size, self._name, "files_per_batch")
         self._forget_missing = forget_missing
+        self._moved_from = moved_from
         self._options = reader_defaults(format, self._with_base_path(reader_options))
         self.unparsed = marks_of(
             self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
@@ -242,6 +248,7 @@ class FileSpout(Spout[FileBatch]):
             )
         if previous is not None:
             self._check_spelling(previous)
+            self._taking.moved = moved_names(self._name, self._listing, previous, self._moved_from)
             try:
                 self._taking.load(previous)
             except (OSError, StorageUnavailableError) as error:
@@ -302,6 +309,7 @@ class FileSpout(Spout[FileBatch]):
             read_schema=self._opened().json(),
             seen=taken.seen,
             segments=taken.segments,
+            named_as=None if self._taking.moved is None else self._taking.moved[1],
             newest_ns=self._notices.newest(
                 None if previous is None else previous.newest_ns,
                 [file.mtime_ns for file in files],

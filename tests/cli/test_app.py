@@ -125,9 +125,9 @@ def test_errors_are_one_paragraph_and_end_with_1(
 ) -> None:
     """An error ends with code 1 and is one paragraph that begins with the word error."""
     result = invoke(*arguments)
-    assert (result.exit_code, result.output.count("\n")) == (1, 1)
-    assert result.output.startswith("error: ")
-    assert message in result.output
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
     assert not (program / ".txn").exists()  # nothing was started for it
 
 
@@ -338,11 +338,11 @@ def test_recover_refuses_tables_that_do_not_belong_together(program: Path, hosts
 
 
 def events(process: subprocess.Popen[str], until: int) -> list[dict[str, Any]]:
-    """The events of `txn run --json` up to the commit of a txid, but for who waits for whom."""
+    """The events of `txn run --json` up to the commit of a txid, but for the start and waits."""
     assert process.stdout is not None
     seen: list[dict[str, Any]] = []
     for event in map(json.loads, process.stdout):
-        if event["event"] == "waiting":
+        if event["event"] in ("starting", "waiting"):
             continue
         seen.append(event)
         if seen[-1].get("txid") == until and seen[-1]["event"] == "committed":
@@ -361,7 +361,8 @@ def test_life_of_a_topology(program: Path) -> None:
     told = json.loads(run_txn(program, "status", "orders", "--json")[0])
     assert (told["committed_txid"], told["leader"]["pid"]) == (2, running.pid)
     out, err = run_txn(program, *RUN, code=3)
-    assert (out, err.count("\n"), f"process {running.pid}" in err) == ("", 1, True)
+    assert out == "program.py:topology: loading the program\n"
+    assert (err.count("\n"), f"process {running.pid}" in err) == (1, True)
 
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=60)
@@ -379,10 +380,18 @@ def test_life_of_a_topology(program: Path) -> None:
     run_txn(program, "recover", "program.py:topology", "--yes")
     add_file(program, 3)
     out, err = run_txn(program, *RUN, "--until", "caught_up", "--log-format", "json")
-    first, second, held, last = out.splitlines()
+    *starting, first, second, held, last = out.splitlines()
+    assert starting == [
+        "program.py:topology: loading the program",
+        "orders: starting Spark (Java takes some seconds) and ZooKeeper",
+        "orders: checking columns, tables and progress",
+    ]
     assert held.startswith("orders: held up by ")
     assert (first.startswith("orders: running, epoch 3, from txid 3"), err) == (True, "")
-    assert second.startswith("orders: committed 3:0 rows=4 ")
+    folder = program / ".txn/zookeeper"
+    assert first.endswith(f"until caught_up, zookeeper {folder}")
+    read_and_staged = r"read 21 bytes; items 2 rows \(v5\), orders 2 rows \(v5\)"
+    assert re.match(f"orders: committed 3:0: {read_and_staged}; processing ", second)
     assert last.startswith("orders: caught up. Committed txid 3;")
     # A file is of one format.
     before, logged = (
@@ -393,6 +402,41 @@ def test_life_of_a_topology(program: Path) -> None:
     found = [json.loads(line) for line in logged]
     (line,) = [line for line in found if line["message"].startswith("[orders 3:0] committed")]
     assert [line[name] for name in ("topology", "epoch", "txid", "attempt")] == ["orders", 3, 3, 0]
+
+
+def test_a_program_that_does_not_fit_is_refused_before_spark_is_up(program: Path) -> None:
+    """The refusal interrupts Java's start, and a program that reads JSON gets its last event."""
+    run_txn(program, *RUN, "--until", "caught_up")
+    text = (program / "program.py").read_text("utf-8")
+    renamed = text.replace('"orders", FileSpout', '"parcels", FileSpout')
+    (program / "program.py").write_text(renamed, "utf-8")
+    planned = invoke("plan", "program.py:topology", "--zookeeper", "embedded")
+    out, err = run_txn(program, *RUN, "--json", code=1)
+    *steps, ended = map(json.loads, out.splitlines())
+    assert [event["step"].split()[0] for event in steps] == ["loading", "starting"]
+    assert (ended["event"], ended["ended"], ended["number"]) == ("ended", "error", "TXN-806")
+    assert ended["error"] in f"RecoveryRefusedError: {err}"
+    assert ended["error"].partition(": ")[2] in " ".join(planned.output.split())
+
+
+def test_a_refused_start_ends_with_an_event(program: Path) -> None:
+    """A mistake in the program, too: what reads `txn run --json` need not read stderr."""
+    result = invoke("run", "program.py:nothing", "--json")
+    starting, ended = map(json.loads, result.stdout.splitlines())
+    assert (starting["event"], starting["step"]) == ("starting", "loading the program")
+    assert (ended["ended"], ended["number"], ended["batches_committed"]) == ("error", "TXN-105", 0)
+    assert ended["error"].partition(": ")[2] in result.stderr
+
+
+def test_the_first_word_waits_for_no_library() -> None:
+    """What takes long to load is loaded after the first line on the screen."""
+    code = (
+        "import sys; from txn.cli.app import cli\n"
+        "for name in ('run', 'preview', 'plan'): cli.get_command(None, name)\n"
+        "print(*{'pydantic', 'pyspark', 'kazoo', 'deltalake', 'rich'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
 
 
 def test_interrupt_during_the_start(program: Path) -> None:

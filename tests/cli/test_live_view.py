@@ -4,6 +4,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from txn.attempts import TransactionAttempt
 from txn.cli.running.live_view import LiveView, render
 from txn.cli.running.observers import JsonLines, PlainLines, RunInfo
 from txn.cli.tables import history_table
+from txn.engine.base.input import Input
 from txn.engine.reporting.report import (
     STATIONS,
     BatchReport,
@@ -43,7 +45,11 @@ def batch(txid: int = 7) -> BatchReport:
     times = {station: 100.0 + i / 10 for i, station in enumerate(STATIONS)}
     rows = {"warehouse/delays": 1200, "warehouse/routes": 34}
     return BatchReport(
-        TransactionAttempt(txid), rows, {"warehouse/delays": 9, "warehouse/routes": 8}, times
+        TransactionAttempt(txid),
+        rows,
+        {"warehouse/delays": 9, "warehouse/routes": 8},
+        times,
+        read=Input({"flights": 1_500}, {"flights": 84}),
     )
 
 
@@ -111,8 +117,8 @@ def test_committed_batches_show_rows_phases_and_versions() -> None:
     """A committed batch has its rows, milliseconds by phase and table versions, newest first."""
     lines = [line.rstrip() for line in drawn(picture(status(), [batch(6), batch(7)]), width=120)]
     shown = [line.split() for line in lines if line.strip().startswith(("6:0", "7:0"))]
-    row = ["1,234", "200", "ms", "200", "ms", "300", "ms", "delays", "v9,", "routes", "v8"]
-    assert shown == [["7:0", *row], ["6:0", *row]]
+    row = "200 ms 200 ms 300 ms delays 1,200 rows (v9), routes 34 rows (v8)"
+    assert [" ".join(words) for words in shown] == [f"7:0 {row}", f"6:0 {row}"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
@@ -155,7 +161,7 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
     """When the run has ended the picture stays and one line says how it went."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     view = LiveView(console, wall=lambda: 110.0)
-    view.starting("flights")
+    view.starting("flights", "starting Spark")
     view.started(INFO)
     view.update(status(), [batch()], [])
     report = RunReport(
@@ -165,6 +171,7 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
     view.ended(report, status(), None)
     text = console.file.getvalue()
     assert "7:0" in text
+    assert f"zookeeper {Path('.txn/zookeeper').absolute()}" in text.replace("\n", "")
     assert text.rstrip().endswith(
         "flights: caught up. Committed txid 7; this run committed 1 batch with 1,234 rows and "
         "0 replays in 1 \nmin 05 s."
@@ -174,7 +181,8 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
 def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
     """Without a terminal there is one line for the start, each failure, each commit, the end."""
     out = io.StringIO()
-    lines = PlainLines(out)
+    lines, folder = PlainLines(out), Path(".txn/zookeeper").absolute()
+    lines.starting("flights", "starting Spark")
     lines.started(INFO)
     lines.update(status(), [batch()], ["7:0: lost\nan executor"])
     report = RunReport(
@@ -182,11 +190,12 @@ def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
     )
     lines.ended(report, status(), None)
     assert out.getvalue().splitlines() == [
-        "flights: running, epoch 3, from txid 7, until caught_up, zookeeper embedded",
+        "flights: starting Spark",
+        f"flights: running, epoch 3, from txid 7, until caught_up, zookeeper {folder}",
         "flights: failed 7:0: lost an executor",
         (
-            "flights: committed 7:0 rows=1234 processing=200ms waiting=200ms commit=300ms "
-            "tables: delays v9, routes v8"
+            "flights: committed 7:0: read 1,500 records, 84 bytes; delays 1,200 rows (v9), "
+            "routes 34 rows (v8); processing 200 ms, waiting 200 ms, commit 300 ms"
         ),
         (
             "flights: stopped. Committed txid 7; this run committed 1 batch with 1,234 rows "

@@ -63,7 +63,9 @@ def test_a_run_without_zookeeper_says_so_and_ends(
             until="caught_up",
             conf={},
         )
-    (line,) = out.getvalue().splitlines()
+    starting, line, *ended = out.getvalue().splitlines()
+    assert "starting Spark" in starting
+    assert [json.loads(event)["number"] for event in ended] == ["TXN-600"] * as_json
     said = json.loads(line)["text"] if as_json else line
     assert said.startswith(f"Waiting for ZooKeeper at {NOWHERE}, which does not answer (the last")
     assert said.endswith(": 0 s more.")

@@ -9,8 +9,6 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, CompletionItem
 
-from txn.dashboard.watching.run_files import LOG_FOLDER
-
 __all__ = ["Bash", "names", "topologies"]
 
 
@@ -32,8 +30,11 @@ def topologies(
 
 
 def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of topologies that ran in this folder, or FILE.py:TOPOLOGY."""
-    ran = [path.stem for path in sorted(LOG_FOLDER.glob("*.log"))]
+    """Complete names of topologies that ran in the nearest home, or FILE.py:TOPOLOGY."""
+    from txn.config.home import nearest_home
+    from txn.dashboard.watching.run_files import LOG_FOLDER
+
+    ran = [path.stem for path in sorted((nearest_home() / LOG_FOLDER).glob("*.log"))]
     fitting = [CompletionItem(name) for name in ran if name.startswith(incomplete)]
     more = topologies(ctx, param, incomplete)
     return [*fitting, *(item for item in more if item.type == "plain" or not fitting)]

@@ -19,8 +19,6 @@ import click
 from txn.cli.options import TRACEBACK
 from txn.cli.signals import StoppedEarlyError
 from txn.errors import AbandonedError, FencedError, LeaderExistsError, TxnError
-from txn.operations.loading import TargetError
-from txn.spark.causes import cause_line, is_of_spark
 from txn.text import printable
 
 __all__ = ["ErrorsAsParagraphs", "numbered"]
@@ -59,6 +57,8 @@ class ErrorsAsParagraphs(click.Group):
 
 def numbered(error: BaseException) -> str:
     """Return an error's message with its number after the first line."""
+    from txn.spark.causes import cause_line, is_of_spark
+
     if isinstance(error, TxnError):
         message, number = str(error), error.number
     else:
@@ -69,6 +69,8 @@ def numbered(error: BaseException) -> str:
 
 
 def _exit_code(error: TxnError) -> int:
+    from txn.operations.loading import TargetError
+
     if isinstance(error, FencedError | LeaderExistsError):
         return FENCED
     if isinstance(error, AbandonedError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACEBACK",
+    "announce",
     "confirm",
     "console",
     "output_options",
@@ -29,6 +30,7 @@ __all__ = [
     "session_for",
     "session_options",
     "settings_option",
+    "zookeeper_of",
     "zookeeper_option",
 ]
 
@@ -39,6 +41,11 @@ TRACEBACK = "txn.traceback"
 _PIPE_WIDTH = 120
 
 
+def announce(step: str) -> None:
+    """Show on stderr what a command does next, before it takes long."""
+    click.echo(step, err=True)
+
+
 def zookeeper_option(command: F) -> F:
     """Add `--zookeeper`, as the argument `zookeeper`."""
     return click.option(
@@ -46,9 +53,16 @@ def zookeeper_option(command: F) -> F:
         default="embedded",
         show_default=True,
         metavar="SPEC",
-        help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
+        help='"embedded" (a server in .txn beside the program), "embedded:FOLDER", or '
         '"host:2181,host:2181/chroot".',
     )(command)
+
+
+def zookeeper_of(zookeeper: str, topology: Topology | None) -> str:
+    """Return `--zookeeper` with the folder that "embedded" alone means for a program."""
+    from txn.config.location import at_home
+
+    return zookeeper if topology is None else at_home(zookeeper, topology.home)
 
 
 def session_options(command: F) -> F:
@@ -71,6 +85,7 @@ def session_for(
     from txn.operations.packages import packages_of
     from txn.session import delta_session
 
+    announce(f"{topology.name}: starting Spark (Java takes some seconds)")
     packages = packages_of(topology, conf)
     with quiet_interrupts():
         spark = delta_session(topology.name, master, conf, packages=packages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from txn.engine.reporting.bottleneck import BOUND_NAMES
 from txn.engine.reporting.report import BatchReport, RunReport, RunStatus, Standby, Timeline
@@ -14,13 +14,14 @@ from txn.text import duration, printable, size
 __all__ = [
     "NOTHING_SET_ASIDE",
     "aligned",
+    "batch_line",
     "broken_rules",
     "ending",
     "held_up",
     "lagging",
     "phases_ms",
+    "rows_by_table",
     "short_name",
-    "short_versions",
     "standing_by",
 ]
 
@@ -51,9 +52,38 @@ def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
     )
 
 
-def short_versions(tables: Mapping[str, int]) -> str:
-    """List the last part of each table's path with its version: `delays v7, routes v7`."""
-    return ", ".join(f"{short_name(name)} v{version}" for name, version in tables.items())
+def batch_line(batch: BatchReport) -> str:
+    """Return what one txid read and staged, and its seconds, in one line.
+
+    Such as: `read 3 records, 84 bytes; totals 2 rows (v1), bad_rows 1 row (v1); processing 2.9 s,
+    waiting 2 ms, commit 810 ms`.
+    """
+    phases = zip(("processing", "waiting", "commit"), phases_ms(batch), strict=True)
+    seconds = ", ".join(f"{phase} {_lasted(ms)}" for phase, ms in phases)
+    return "; ".join(filter(None, (_read(batch), rows_by_table(batch), seconds)))
+
+
+def rows_by_table(batch: BatchReport) -> str:
+    """List what a txid staged, with versions: `totals 2 rows (v1), bad_rows 1 row (v1)`."""
+    return ", ".join(
+        f"{short_name(table)} {_counted(batch.rows.get(table, 0), 'row', 'rows')} (v{version})"
+        for table, version in batch.tables.items()
+    )
+
+
+def _lasted(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms < 999.5 else duration(ms / 1000)
+
+
+def _read(batch: BatchReport) -> str:
+    """Name what a txid read, as far as its spouts know; empty if it is not known."""
+    records, read = list(batch.read.records.values()), list(batch.read.bytes.values())
+    if not records:
+        return "read nothing"
+    known = sum(count for count in records if count is not None)
+    parts = [] if None in records else [_counted(known, "record", "records")]
+    parts += [] if None in read else [size(sum(count for count in read if count is not None))]
+    return f"read {', '.join(parts)}" if parts else ""
 
 
 def short_name(table: str) -> str:

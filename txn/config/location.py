@@ -8,14 +8,17 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from txn.config.home import TXN_FOLDER, nearest_home
 from txn.errors import UserError
 
-__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "as_option", "resolve", "resolve_shared"]
+__all__ = ["ZooKeeperSpec", "as_option", "at_home", "resolve", "resolve_shared"]
 
-DEFAULT_FOLDER = Path(".txn/zookeeper")
-"""The folder of "embedded", relative to the working directory."""
+Store = TypeVar("Store")
 
+_EMBEDDED = TXN_FOLDER / "zookeeper"
+"""The folder of "embedded" in the home (`txn.config.home`)."""
 
 _FORBIDDEN = re.compile("[\\s\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _LONGEST = 4096
@@ -35,6 +38,8 @@ class ZooKeeperSpec:
 def resolve(spec: str) -> ZooKeeperSpec:
     """Parse "embedded", "embedded:FOLDER" or "host:2181,host2:2181/chroot".
 
+    "embedded" alone is the server of the nearest home, from the working directory upwards.
+
     Raises:
         UserError: it is none of them; the message explains why.
     """
@@ -42,7 +47,7 @@ def resolve(spec: str) -> ZooKeeperSpec:
     if kind == "embedded":
         if colon and not folder.strip():
             raise _bad_spec(spec, 'after "embedded:" comes a folder')
-        return ZooKeeperSpec(_folder(folder, spec) if colon else DEFAULT_FOLDER, "")
+        return ZooKeeperSpec(_folder(folder, spec) if colon else nearest_home() / _EMBEDDED, "")
     if "@" in spec:
         raise _bad_spec(
             "..." + spec[spec.rindex("@") :],
@@ -81,6 +86,13 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
             number="TXN-608",
         )
     return resolved
+
+
+def at_home(spec: Store, home: Path) -> Store | str:
+    """Return `spec`, with the folder of a topology's home if it is "embedded" alone."""
+    if spec != "embedded" or home.absolute() == nearest_home().absolute():
+        return spec
+    return f"embedded:{home.absolute() / _EMBEDDED}"
 
 
 def _resembles_embedded(name: str) -> bool:
@@ -126,6 +138,6 @@ def _is_component(part: str) -> bool:
 def _bad_spec(spec: str, problem: str) -> UserError:
     return UserError(
         f'{spec!r} does not name a ZooKeeper: {problem}. Use "embedded" (a server of our own in '
-        f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".',
+        f'{_EMBEDDED}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".',
         number="TXN-601",
     )

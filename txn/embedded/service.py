@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from txn.config import TopologyConfig
+from txn.config.home import homes_here
 from txn.config.location import resolve
 from txn.embedded.folder import IN_USE, ServerFolder, port_of, serves
 from txn.embedded.guard import read_credential, require_own_listener
@@ -50,8 +51,8 @@ def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = Fals
     if must_exist and not _has_data(where.folder):
         raise SetupError(
             f"There is no ZooKeeper data in '{where.folder.absolute()}': no topology has been run "
-            "with it. Go to the folder in which the topology was run, or name its folder: "
-            '"embedded:FOLDER".',
+            f"with it.{_elsewhere(where.folder)} Name the program, FILE.py:TOPOLOGY, go to the "
+            'folder in which it was run, or name its folder: "embedded:FOLDER".',
             number="TXN-209",
         )
     with contextlib.ExitStack() as resources:
@@ -136,6 +137,12 @@ def _has_data(folder: Path) -> bool:
             "its owner may: run this as the user that runs the topology.",
             number="TXN-206",
         ) from error
+
+
+def _elsewhere(folder: Path) -> str:
+    """Name homes in the working directory that have progress."""
+    others = [home for home in homes_here() if not folder.absolute().is_relative_to(home)]
+    return f" There is some in {', '.join(map(str, others))}." if others else ""
 
 
 def is_served(spec: str) -> bool:

@@ -90,6 +90,7 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
             f"'{name}' of {place} is {type(value).__name__}, neither a Topology nor a function "
             f"without arguments that returns one; {_topologies_of(module)}"
         )
+    value.program_folder = Path(place).resolve().parent if _is_path(place) else None
     try:
         value.settings = overridden(value.settings, settings)
     except UserError as error:

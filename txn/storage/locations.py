@@ -13,7 +13,7 @@ from pathlib import Path
 
 from txn.errors import TopologyError
 
-__all__ = ["identity", "is_local", "is_on_s3", "local_path", "normal", "parent"]
+__all__ = ["identity", "is_local", "is_on_s3", "is_relative", "local_path", "normal", "parent"]
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -59,6 +59,11 @@ def local_path(location: str) -> str | None:
 def is_local(location: str) -> bool:
     """Return whether a location is a path of this machine; raises like `local_path`."""
     return local_path(location) is not None
+
+
+def is_relative(location: str) -> bool:
+    """Return whether a location depends on the working directory."""
+    return not (Path(location).is_absolute() or _is_file_uri(location) or _URI.match(location))
 
 
 def normal(location: str) -> str:

@@ -71,6 +71,8 @@ class Taking:
     def __init__(self) -> None:
         self.keeper: Keeper | None = None
         """None: all digests stay in the positions."""
+        self.moved: tuple[str, str] | None = None
+        """The beginning of all names, and the one that they had when the first were taken."""
         self._loaded: dict[str, pa.Array] = {}
 
     def load(self, taken: Taken | None) -> None:
@@ -90,13 +92,13 @@ class Taking:
         """Return the names that no batch took, in their order."""
         if taken is None:
             return list(names)
-        old = pc.is_in(_digests(names), value_set=self._all(taken))
+        old = pc.is_in(self._digests(names), value_set=self._all(taken))
         return [names[place] for place in pc.indices_nonzero(pc.invert(old)).to_pylist()]
 
     def without_missing(self, names: Sequence[str], taken: Taken) -> Taken:
         """Return the set reduced to these names; segments that lose none are reused."""
         self.load(taken)
-        there = _digests(names)
+        there = self._digests(names)
         rest, segments = [_remaining(_array_of(b64decode(taken.seen)), there)], []
         for segment in taken.segments:
             left = _remaining(self._loaded[segment.name], there)
@@ -109,8 +111,14 @@ class Taking:
     def after(self, taken: Taken | None, names: Sequence[str]) -> Taken:
         """Return the set with these names added; stores a long tail as a segment."""
         before = self._fold_tail(taken) if taken else Taken(seen="")
-        tail = pa.concat_arrays([_array_of(b64decode(before.seen)), _digests(names)])
+        tail = pa.concat_arrays([_array_of(b64decode(before.seen)), self._digests(names)])
         return Taken(seen=_encoded(tail), segments=before.segments)
+
+    def _digests(self, names: Sequence[str]) -> pa.Array:
+        if self.moved is not None:
+            base, former = self.moved
+            names = [former + name.removeprefix(base) for name in names]
+        return _digests(names)
 
     def _fold_tail(self, taken: Taken) -> Taken:
         tail = _array_of(b64decode(taken.seen))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from txn.cli.completion import topologies
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import console, output_options, print_json, zookeeper_of, zookeeper_option
 from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def doctor(
     from txn.doctor.checkup import diagnose
 
     topology = load_topology(target) if target is not None else None
-    findings = list(diagnose(topology, zookeeper, tables))
+    findings = list(diagnose(topology, zookeeper_of(zookeeper, topology), tables))
     errors = sum(finding.level == "error" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,19 @@ import click
 
 from txn.cli.completion import topologies
 from txn.cli.options import (
+    announce,
     output_options,
     print_json,
     session_for,
     session_options,
     settings_option,
 )
-from txn.cli.words import NOTHING_SET_ASIDE, aligned
 from txn.errors import TopologyError
-from txn.operations.loading import load_topology
-from txn.operations.plan import TablePlan, TopologyPlan, plan_topology
-from txn.storage.catalog_names import is_table_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txn.operations.plan import TablePlan, TopologyPlan
     from txn.topology import Topology
 
 __all__ = ["plan"]
@@ -63,10 +62,14 @@ def plan(
     Runs and writes nothing. The exit code is 1 if `txn run` would refuse to start. Needs neither
     Spark nor ZooKeeper; with --columns it needs Spark, and the sources if they declare no schema.
     """
+    if sys.stderr.isatty():  # the whole answer takes a second
+        announce(f"{target}: loading the program")
     from txn.cli.change_lines import change_lines
     from txn.config.location import resolve
     from txn.operations.changes.at_rest import sizes_at_rest
     from txn.operations.changes.topology import compare_topology
+    from txn.operations.loading import load_topology
+    from txn.operations.plan import plan_topology
 
     if zookeeper is not None:
         resolve(zookeeper)
@@ -91,6 +94,8 @@ def plan(
 
 def _refuse_names(topology: Topology) -> None:
     """Refuse tables that only Spark can find: what becomes of them would be unknown."""
+    from txn.storage.catalog_names import is_table_name
+
     named = [sink.name for sink in topology.sinks if is_table_name(sink.name)]
     if named:
         raise TopologyError(
@@ -130,6 +135,8 @@ def _plan_lines(
     columns: Mapping[str, Mapping[str, str] | None],
     sizes: Mapping[str, str],
 ) -> Iterator[str]:
+    from txn.cli.words import aligned
+
     yield f"topology {topology_plan.topology}"
     yield from ("", "streams")
     yield from aligned(
@@ -159,6 +166,8 @@ def _plan_lines(
 def _table_lines(
     table: TablePlan, columns: Mapping[str, Mapping[str, str] | None], *, is_fed: bool
 ) -> Iterator[str]:
+    from txn.cli.words import NOTHING_SET_ASIDE
+
     reads = f"<- {table.reads}" if is_fed else NOTHING_SET_ASIDE
     committer = filter(None, (table.committer, table.layout, table.semantics))
     needs = f"; needs {', '.join(table.columns)}" if table.columns else ""

@@ -10,6 +10,7 @@ import click
 
 from txn.cli.completion import topologies
 from txn.cli.options import (
+    announce,
     console,
     output_options,
     print_json,
@@ -17,9 +18,7 @@ from txn.cli.options import (
     session_options,
     settings_option,
 )
-from txn.cli.words import NOTHING_SET_ASIDE
 from txn.errors import UserError
-from txn.operations.loading import load_topology
 from txn.spark.lazy import sf
 from txn.text import describe, printable
 
@@ -59,7 +58,9 @@ def preview(
     One batch is read from the beginning of every source, whatever was committed already, and
     states are empty. Needs Spark, and no ZooKeeper.
     """
+    announce(f"{target}: loading the program")
     from txn.engine.preview import preview as previewed
+    from txn.operations.loading import load_topology
 
     topology = load_topology(target, settings)
     sinks = topology.sinks
@@ -69,6 +70,7 @@ def preview(
         topology.find_tables(spark)
         names = [sink.name for sink in sinks]
         chosen = names if number is None else [names[number]]
+        announce(f"{topology.name}: reading a batch, computing {_tables(len(names))}")
         result = previewed(topology.definition, spark, rows)
         if as_json:
             print_json(_json(topology.name, result, chosen))
@@ -106,6 +108,8 @@ def _objects(frame: DataFrame) -> list[Any]:
 def _parts(result: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
     from rich.text import Text
 
+    from txn.cli.words import NOTHING_SET_ASIDE
+
     for stream, position in result.read.items():
         what = "has nothing to read" if position is None else f"reads {describe(position)}"
         yield Text(f"stream {printable(stream)} {what}")
@@ -139,6 +143,10 @@ def _table(name: str, frame: DataFrame) -> Iterator[RenderableType]:
         for row in shown:
             grid.add_row(*(Text("NULL", style="dim") if v is None else printable(v) for v in row))
         yield grid
+
+
+def _tables(count: int) -> str:
+    return f"{count} table{'' if count == 1 else 's'}"
 
 
 def _counted(rows: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from txn.cli.completion import names
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import console, output_options, print_json, zookeeper_of, zookeeper_option
 from txn.operations.loading import named_topology
 
 __all__ = ["quarantine"]
@@ -31,7 +31,8 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     from txn.cli.tables import quarantine_table
     from txn.operations.quarantine import quarantined_in
 
-    name, config, _ = named_topology(name)
+    name, config, topology = named_topology(name)
+    zookeeper = zookeeper_of(zookeeper, topology)
     with open_backend(zookeeper, config) as backend:
         entries = quarantined_in(backend.status(name))
     if as_json:
@@ -62,7 +63,8 @@ def replay_command(
 
     if everything == bool(txids):
         raise click.UsageError("Give the txids to replay, or --all.")
-    name, config, _ = named_topology(name)
+    name, config, topology = named_topology(name)
+    zookeeper = zookeeper_of(zookeeper, topology)
     with open_backend(zookeeper, config) as backend:
         asked = backend.request_replays(name, None if everything else txids)
     if as_json:
@@ -85,7 +87,8 @@ def drop_command(name: str, txids: Sequence[int], zookeeper: str, as_json: bool)
     """
     from txn.backends import open_backend
 
-    name, config, _ = named_topology(name)
+    name, config, topology = named_topology(name)
+    zookeeper = zookeeper_of(zookeeper, topology)
     with open_backend(zookeeper, config) as backend:
         asked = backend.request_drops(name, txids)
     if as_json:

@@ -13,6 +13,7 @@ from txn.cli.options import (
     output_options,
     print_json,
     settings_option,
+    zookeeper_of,
     zookeeper_option,
 )
 from txn.operations.loading import TargetError, load_topology
@@ -52,6 +53,7 @@ def recover(
     from txn.operations.recover import is_needed, read_tables, write
 
     topology = load_topology(target, settings)
+    zookeeper = zookeeper_of(zookeeper, topology)
     try:
         recovered = read_tables(topology, new)
     except TargetError as error:

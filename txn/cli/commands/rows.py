@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from txn.cli.completion import names, topologies
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import console, output_options, print_json, zookeeper_of, zookeeper_option
 from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def export_command(
     from txn.operations.rows.row_replays import export_rows
 
     topology = load_topology(target)
-    with open_backend(zookeeper, topology.settings) as backend:
+    with open_backend(zookeeper_of(zookeeper, topology), topology.settings) as backend:
         done = export_rows(topology, backend, stream, file, rule=rule, up_to=up_to)
     if as_json:
         print_json(done)
@@ -185,7 +185,7 @@ def replay_command(
     from txn.operations.rows.row_replays import replay_rows
 
     topology = load_topology(target)
-    with open_backend(zookeeper, topology.settings) as backend:
+    with open_backend(zookeeper_of(zookeeper, topology), topology.settings) as backend:
         done = replay_rows(topology, backend, stream, file, number=number, up_to=up_to, rule=rule)
     if as_json:
         print_json(done)

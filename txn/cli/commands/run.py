@@ -15,11 +15,11 @@ from txn.cli.options import (
     output_options,
     session_options,
     settings_option,
+    zookeeper_of,
     zookeeper_option,
 )
 from txn.errors import FencedError, LeaderExistsError, TxnError
 from txn.machine.listening import parse_address
-from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.cli.running.observers import CliObserver
@@ -114,27 +114,36 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
-    topology = _checked(target, settings, zookeeper, until, standby=standby)
+    display = _make_display(target, as_json=as_json)
+    try:
+        topology = _checked(target, settings, zookeeper, until, standby=standby)
+    except TxnError as error:
+        display.refused(target, error)
+        raise
+    zookeeper = zookeeper_of(zookeeper, topology)
     # Loaded only for a program that was not refused.
     from txn.cli.exporting import make_lineage, make_metrics, make_traces
     from txn.cli.running.driver import drive
     from txn.cli.running.run_log import logging_to_file
     from txn.cli.running.run_notes import RunNotes, page_of_run
+    from txn.dashboard.watching.run_files import RUNS_FOLDER
     from txn.dashboard.watching.topology_facts import TopologyFacts
 
     address = None if dashboard is None else parse_address(dashboard)
-    display, facts = _make_display(as_json), TopologyFacts.of(topology, target)
+    facts = TopologyFacts.of(topology, target)
     with contextlib.ExitStack() as resources:
         observers = [*make_metrics(metrics, resources), *make_traces(traces, detailed_traces)]
         observers += make_lineage(lineage)
-        log_path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
+        log_path = resources.enter_context(
+            logging_to_file(topology.name, log_level, log_format, facts.home)
+        )
         if address is not None:
             resources.enter_context(page_of_run(facts, zookeeper, address, display))
         try:
             drive(
                 topology,
                 display,
-                RunNotes(facts.name, facts.plan, program=facts.program),
+                RunNotes(facts.name, facts.plan, facts.home / RUNS_FOLDER, facts.program),
                 zookeeper=zookeeper,
                 master=master,
                 until=until,
@@ -158,6 +167,8 @@ def _checked(
     from txn.config.location import resolve, resolve_shared
     from txn.operations.changes.progress import unknown_names
     from txn.operations.changes.tables import compare_tables, refuse_tables
+    from txn.operations.homes import check_homes
+    from txn.operations.loading import load_topology
 
     # Refuse a wrong --zookeeper before the program is loaded.
     check_zookeeper = resolve_shared if standby else resolve
@@ -166,6 +177,8 @@ def _checked(
     topology.check_complete(until)
     for change in unknown_names(topology.definition):
         click.echo(f"Note: {change.what}", err=True)
+    for note in check_homes(topology) if zookeeper == "embedded" else ():
+        click.echo(f"Note: {note}", err=True)
     tables = compare_tables(topology.definition)
     refuse_tables(tables)
     for table in tables:
@@ -175,11 +188,17 @@ def _checked(
     return topology
 
 
-def _make_display(as_json: bool) -> CliObserver:
+def _make_display(target: str, *, as_json: bool) -> CliObserver:
+    """Make the observer; the first word on the screen comes before what makes it."""
+    step = "loading the program"
+    if not as_json:
+        click.echo(f"{target}: {step}")
     from txn.cli.running.live_view import LiveView
     from txn.cli.running.observers import JsonLines, PlainLines
 
     if as_json:
-        return JsonLines(sys.stdout)
+        lines = JsonLines(sys.stdout)
+        lines.starting(target, step)
+        return lines
     terminal = console()
     return LiveView(terminal) if terminal.is_terminal else PlainLines(sys.stdout)

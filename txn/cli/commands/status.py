@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from txn.cli.completion import names
-from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.cli.options import console, output_options, print_json, zookeeper_of, zookeeper_option
 from txn.operations.loading import named_topology
 
 __all__ = ["status"]
@@ -30,6 +30,7 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     from txn.protocol.stream_names import rename_in_status
 
     name, config, topology = named_topology(name)
+    zookeeper = zookeeper_of(zookeeper, topology)
     known = TopologyTables.of_program(topology) if topology else TopologyTables(name, (), None)
     served = is_served(zookeeper)
     with open_backend(zookeeper, config) as backend:

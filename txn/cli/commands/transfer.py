@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from txn.cli.completion import names
-from txn.cli.options import output_options, print_json, zookeeper_option
+from txn.cli.options import output_options, print_json, zookeeper_of, zookeeper_option
 from txn.operations.loading import TargetError, named_topology
 
 __all__ = ["export_command", "import_command"]
@@ -34,7 +34,8 @@ def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool
     from txn.operations.progress_file import dump, write_file
     from txn.operations.transfer import export_progress
 
-    name, config, _ = named_topology(name)
+    name, config, topology = named_topology(name)
+    zookeeper = zookeeper_of(zookeeper, topology)
     with open_backend(zookeeper, config) as backend:
         progress = export_progress(backend, name)
     if output is None:
@@ -70,7 +71,8 @@ def import_command(
     from txn.operations.transfer import import_progress
 
     progress = read_file(file)
-    name, config, _ = named_topology(name or progress.topology)
+    name, config, topology = named_topology(name or progress.topology)
+    zookeeper = zookeeper_of(zookeeper, topology)
     if name != progress.topology:
         raise TargetError(
             f"File '{file}' holds the progress of topology '{progress.topology}', not of "

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,10 @@ from txn.cli.errors import numbered
 from txn.cli.running.idleness import Idleness
 from txn.cli.running.observers import CliObserver, RunInfo
 from txn.cli.running.run_notes import RunNotes
+from txn.cli.running.start import Start, given_up
 from txn.cli.signals import quiet_interrupts, received_signals, terminable
 from txn.engine.reporting.report import RunReport
-from txn.errors import AbandonedError, SetupError, TxnError
+from txn.errors import AbandonedError, TxnError
 from txn.interfaces import NOTICES
 from txn.logs import WAITING
 from txn.machine.heap import settled
@@ -78,20 +79,26 @@ def drive(
         _leaving(),
         _showing_notes(observer),
     ):
-        # Refuse before the seconds that Spark takes, and before ZooKeeper is asked.
-        refuse_connect(master, conf)
-        refuse_second_run(zookeeper, topology.name, topology.settings)
-        observer.starting(topology.name)
-        with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
-            hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)
-            packages = packages_of(topology, conf)
-            spark = delta_session(topology.name, master, conf, packages=packages)
-            resources.callback(spark.stop)
-            connect = hosts.result()
-        resources.enter_context(settled())
-        running = topology.start(
-            spark, zookeeper=connect, until=until, standby=standby, observers=observers
-        )
+        with _reporting_refusal(observer, topology.name):
+            # Refuse before the seconds that Spark takes, and before ZooKeeper is asked.
+            refuse_connect(master, conf)
+            refuse_second_run(zookeeper, topology.name, topology.settings)
+            observer.starting(
+                topology.name, "starting Spark (Java takes some seconds) and ZooKeeper"
+            )
+            with ThreadPoolExecutor(1, "txn-zookeeper") as pool, given_up() as event:
+                start = Start(resources, zookeeper, topology, event, compares=not standby)
+                hosts = pool.submit(start.zookeeper)
+                with start.spark_starts():
+                    packages = packages_of(topology, conf)
+                    spark = delta_session(topology.name, master, conf, packages=packages)
+                    resources.callback(spark.stop)
+                connect = hosts.result()
+            observer.starting(topology.name, "checking columns, tables and progress")
+            resources.enter_context(settled())
+            running = topology.start(
+                spark, zookeeper=connect, until=until, standby=standby, observers=observers
+            )
         with received_signals() as received:
             if standby:
                 _stand_by(topology.name, running, observer, received)
@@ -100,6 +107,15 @@ def drive(
                 txid = status.committed_txid
                 observer.started(RunInfo(topology.name, status.epoch, zookeeper, str(until), txid))
             return _watch(running, observer, notes, received, Idleness(topology))
+
+
+@contextlib.contextmanager
+def _reporting_refusal(observer: CliObserver, topology: str) -> Iterator[None]:
+    try:
+        yield
+    except TxnError as error:
+        observer.refused(topology, error)
+        raise
 
 
 def _stand_by(
@@ -163,43 +179,6 @@ def _watch(
     notes.ended(report, running.status(), None)
     observer.ended(report, running.status(), None)
     return report
-
-
-def _enter_zookeeper(
-    resources: contextlib.ExitStack,
-    spec: str,
-    topology: Topology,
-    given_up: threading.Event,
-) -> str:
-    """Return a connect string, as `zookeeper_of_run`."""
-    from txn.backends import require_answer
-    from txn.embedded.service import zookeeper_of_run
-
-    # Fail before the seconds that Spark takes.
-    require_answer(spec, topology.settings, sleep=_unless(given_up))
-    served = zookeeper_of_run(spec, topology.name, topology.settings, sleep=_unless(given_up))
-    return resources.enter_context(served)
-
-
-@contextlib.contextmanager
-def _given_up() -> Iterator[threading.Event]:
-    """Yield an event that is set if the body fails, so that the thread beside it stops."""
-    event = threading.Event()
-    try:
-        yield event
-    except BaseException:
-        event.set()
-        raise
-
-
-def _unless(given_up: threading.Event) -> Callable[[float], None]:
-    def sleep(seconds: float) -> None:
-        if given_up.wait(seconds):
-            raise SetupError(
-                "The start was given up; nothing was changed. Run it again.", number="TXN-514"
-            )
-
-    return sleep
 
 
 class _Notes(logging.Handler):

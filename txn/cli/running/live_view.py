@@ -16,7 +16,7 @@ from txn.cli.words import (
     ending,
     lagging,
     phases_ms,
-    short_versions,
+    rows_by_table,
     standing_by,
 )
 from txn.engine.reporting.bottleneck import in_words
@@ -94,9 +94,10 @@ def _waits(status: RunStatus) -> RenderableType:
 
 
 def _header(info: RunInfo, status: RunStatus, speed: Sequence[float]) -> RenderableType:
+    place = "embedded" if info.zookeeper.startswith("embedded") else info.zookeeper
     first = Text.assemble(
         (info.topology, "bold"),
-        f"  epoch {info.epoch}  until {info.until}  zookeeper {info.zookeeper}",
+        f"  epoch {info.epoch}  until {info.until}  zookeeper {place}",
         no_wrap=True,
         overflow="ellipsis",
     )
@@ -142,18 +143,17 @@ def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> Rendera
 
 def _recent_table(batches: Sequence[BatchReport]) -> RenderableType:
     table = _table("committed")
-    for name in ("txid:attempt", "rows", "processing", "waiting", "commit"):
+    for name in ("txid:attempt", "processing", "waiting", "commit"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("table versions", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("rows staged (version)", overflow="ellipsis", no_wrap=True, ratio=1)
     for batch in reversed(batches):
         processing, waiting, commit = phases_ms(batch)
         table.add_row(
             str(batch.attempt),
-            f"{sum(batch.rows.values()):,}",
             f"{processing:,.0f} ms",
             f"{waiting:,.0f} ms",
             f"{commit:,.0f} ms",
-            short_versions(batch.tables),
+            rows_by_table(batch),
         )
     return table
 
@@ -186,10 +186,12 @@ class LiveView(CliObserver):
         self._status: Status | None = None
         self._info: RunInfo | None = None
 
-    def starting(self, topology: str) -> None:
-        """Show a spinner for the seconds that Java takes."""
-        self._status = self._console.status(f"{topology}: starting Spark and ZooKeeper")
-        self._status.start()
+    def starting(self, topology: str, step: str) -> None:
+        """Show it with a spinner."""
+        if self._status is None:
+            self._status = self._console.status("")
+            self._status.start()
+        self._status.update(f"{topology}: {step}")
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Show it beside the spinner."""
@@ -200,6 +202,7 @@ class LiveView(CliObserver):
         """Start drawing."""
         self._info = info
         self.close()
+        self._console.print(f"{info.topology}: {info.progress}", highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
 

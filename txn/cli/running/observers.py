@@ -14,13 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from txn.cli.words import (
-    broken_rules,
-    ending,
-    phases_ms,
-    short_versions,
-    standing_by,
-)
+from txn.cli.words import batch_line, broken_rules, ending, standing_by
+from txn.config.location import resolve
 from txn.engine.reporting.report import (
     BatchReport,
     InFlight,
@@ -35,6 +30,8 @@ from txn.text import printable
 __all__ = ["CliObserver", "JsonLines", "PlainLines", "RunInfo"]
 
 _WAITING_EVENT_SECS = 1.0
+_NOTHING = {"committed_txid": None, "batches_committed": 0, "rows_staged": 0, "replays": 0}
+"""The figures of a run that was refused: what is committed is unknown."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,21 @@ class RunInfo:
     committed_txid: int
     """The txid committed before this run."""
 
+    @property
+    def progress(self) -> str:
+        """Say where the progress is."""
+        folder = resolve(self.zookeeper).folder
+        return f"zookeeper {self.zookeeper if folder is None else folder.absolute()}"
+
 
 class CliObserver(ABC):
     """Observes a run: the loop in `txn.cli.running.driver` calls it, on one thread."""
 
-    def starting(self, topology: str) -> None:
-        """Called while Spark and ZooKeeper start, and tables and state are read."""
+    def starting(self, topology: str, step: str) -> None:
+        """Called when a step of the start begins, such as "starting Spark's Java"."""
+
+    def refused(self, topology: str, error: BaseException) -> None:
+        """Called when the start fails before the run began; the caller prints the error."""
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Called when ready and waiting for the leader to end; again when the leader changes."""
@@ -114,6 +120,10 @@ class PlainLines(CliObserver):
         self._out = out
         self._blocked = _Blocked()
 
+    def starting(self, topology: str, step: str) -> None:
+        """Print one line."""
+        self._print(f"{topology}: {step}")
+
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Print one line."""
         self._print(standing_by(topology, standby))
@@ -122,7 +132,7 @@ class PlainLines(CliObserver):
         """Print the facts of the run."""
         self._print(
             f"{info.topology}: running, epoch {info.epoch}, from txid {info.committed_txid + 1}, "
-            f"until {info.until}, zookeeper {info.zookeeper}"
+            f"until {info.until}, {info.progress}"
         )
 
     def update(
@@ -138,12 +148,7 @@ class PlainLines(CliObserver):
         for failure in failures:
             self._print(f"{status.topology}: failed {' '.join(failure.split())}")
         for batch in batches:
-            processing, waiting, commit = phases_ms(batch)
-            self._print(
-                f"{status.topology}: committed {batch.attempt} rows={sum(batch.rows.values())} "
-                f"processing={processing:.0f}ms waiting={waiting:.0f}ms commit={commit:.0f}ms "
-                f"tables: {short_versions(batch.tables)}"
-            )
+            self._print(f"{status.topology}: committed {batch.attempt}: {batch_line(batch)}")
             if batch.quarantined:
                 self._print(f"{status.topology}: quarantined {batch.attempt}: committed empty")
             if broken := broken_rules(batch.violations):
@@ -166,8 +171,8 @@ class PlainLines(CliObserver):
 class JsonLines(CliObserver):
     """One JSON object per line, each an event.
 
-    The events: standby, started, committed, failed, blocked, unblocked, waiting (which stage
-    waits for which; at most once a second), note, ended.
+    The events: starting (a step of the start), standby, started, committed, failed, blocked,
+    unblocked, waiting (which stage waits for which; at most once a second), note, ended.
 
     Args:
         wall: seconds since the epoch; the `at` of every event.
@@ -179,6 +184,14 @@ class JsonLines(CliObserver):
         self._blocked = _Blocked()
         self._waits: tuple[str, ...] = ()
         self._waits_printed_at = float("-inf")
+
+    def starting(self, topology: str, step: str) -> None:
+        """Print event `starting`."""
+        self._print("starting", {"topology": topology, "step": step})
+
+    def refused(self, topology: str, error: BaseException) -> None:
+        """Print event `ended`, as of a run that committed nothing."""
+        self._print("ended", {"ended": "error", **_error(error), "topology": topology} | _NOTHING)
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Print event `standby`."""
@@ -235,8 +248,7 @@ class JsonLines(CliObserver):
             "ended",
             {
                 "ended": "error" if error is not None else report.ended,
-                "error": None if error is None else f"{type(error).__name__}: {error}",
-                "number": getattr(error, "number", None),
+                **_error(error),
                 "committed_txid": status.committed_txid,
                 "batches_committed": report.batches_committed,
                 **vars(report.totals),
@@ -254,6 +266,11 @@ class JsonLines(CliObserver):
     def _print(self, event: str, fields: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, "at": round(self._wall(), 3), **fields})
         print(line, file=self._out, flush=True)
+
+
+def _error(error: BaseException | None) -> dict[str, Any]:
+    words = None if error is None else f"{type(error).__name__}: {error}"
+    return {"error": words, "number": getattr(error, "number", None)}
 
 
 def _lags(status: RunStatus) -> dict[str, dict[str, dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""The log of `txn run`: a file per topology, below the working directory."""
+"""The log of `txn run`: a file per topology, in its home."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ log = logging.getLogger("txn")
 
 
 @contextlib.contextmanager
-def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | None]:
+def logging_to_file(
+    topology: str, level: str, form: str, home: Path = Path()
+) -> Iterator[Path | None]:
     """Send the log of `txn`, and warnings of its libraries, to a file of the topology.
 
     Args:
         form: "text" or "json" (`txn.logs.JsonFormatter`).
+        home: the folder whose `.txn` has the log.
 
     Yields:
         The file; None if the folder cannot be written to: then nothing is logged.
     """
-    path = LOG_FOLDER / f"{topology}.log"
+    path = home / LOG_FOLDER / f"{topology}.log"
     handler: logging.Handler
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The files of a run in its working folder: its log, and a note with its current state.
+"""The files of a run in its home: its log, and a note with its current state.
 
 `.txn/logs/NAME.log` has every failed attempt with its error. `.txn/runs/NAME.json` has the state
 that only the running process has: batches in flight by phase, lag, bottleneck, plan. `txn run`
@@ -24,9 +24,9 @@ from txn.machine.liveness import is_running, machine_id
 __all__ = ["LOG_FOLDER", "RUNS_FOLDER", "FailureLog", "RunNote", "read_note", "write_note"]
 
 LOG_FOLDER = Path(".txn/logs")
-"""The folder for the logs of `txn run`, relative to the working directory."""
+"""The folder for the logs of `txn run` in a home."""
 RUNS_FOLDER = Path(".txn/runs")
-"""The folder for the notes of `txn run`, relative to the working directory."""
+"""The folder for the notes of `txn run` in a home."""
 
 _LARGEST_NOTE = 4_000_000
 _FRESH_SECS = 15.0

@@ -62,7 +62,7 @@ class Watched:
 
     Args:
         folder: path for its index, without suffix.
-        where: the working folder in which it runs.
+        where: its home; None: as the topology's facts say.
         zookeeper: as for `Topology.run`.
     """
 
@@ -70,7 +70,7 @@ class Watched:
         self,
         topology: TopologyFacts,
         folder: Path,
-        where: Path = Path(),
+        where: Path | None = None,
         zookeeper: str = "embedded",
     ) -> None:
         self.name = topology.name
@@ -95,7 +95,7 @@ class Watched:
         """Set when ZooKeeper has something new: the next read of logs and notes need not wait."""
         self._changing = threading.Lock()
         self.plan: Mapping[str, Any] = topology.plan
-        self._where = where
+        self._where = topology.home if where is None else where
         self._seen: tuple[Any, ...] = ()
         self._begin()
 
@@ -245,7 +245,7 @@ class Watch:
     Args:
         topologies: the topologies to show; empty: every one that ZooKeeper knows.
         zookeeper: as for `Topology.run`.
-        where: the working folder in which they run.
+        where: the home of all; None: as the topologies' facts say.
         starts_server: True if an embedded server may be started for a moment; False in a run,
             which is about to start one itself.
         feed: the class that polls ZooKeeper.
@@ -256,7 +256,7 @@ class Watch:
         topologies: Sequence[TopologyFacts],
         zookeeper: str,
         *,
-        where: Path = Path(),
+        where: Path | None = None,
         starts_server: bool = True,
         feed: type[StatusFeed] = StatusFeed,
     ) -> None:

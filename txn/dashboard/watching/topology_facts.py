@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
 from txn.config import TopologyConfig
+from txn.config.home import nearest_home
 from txn.interfaces.committer_capabilities import KeepsOwnLog
 from txn.operations.loading import named_topology
 from txn.operations.plan import plan_topology
@@ -32,6 +34,8 @@ class TopologyFacts:
     """Table -> its `storage_options`: secrets."""
     program: str = ""
     """FILE.py:TOPOLOGY; empty: unknown."""
+    home: Path = field(default_factory=nearest_home)
+    """The folder whose `.txn` has its log and note."""
     own_logs: Mapping[str, KeepsOwnLog] = field(default_factory=dict)
     """Table -> its committer, if it keeps its own log; not for another process."""
 
@@ -55,6 +59,7 @@ class TopologyFacts:
                 if not is_table_name(sink.name)
             },
             program,
+            topology.home,
             {s.name: s.committer for s in topology.sinks if isinstance(s.committer, KeepsOwnLog)},
         )
 
@@ -63,14 +68,15 @@ class TopologyFacts:
         config = {name: _plain(getattr(self.config, name)) for name in self.config.model_fields_set}
         tables = {name: dict(options) for name, options in self.tables.items()}
         fields = {"name": self.name, "config": config, "plan": self.plan, "tables": tables}
-        return json.dumps({**fields, "program": self.program}, default=str)
+        return json.dumps({**fields, "program": self.program, "home": str(self.home)}, default=str)
 
     @classmethod
     def of_line(cls, line: str | bytes) -> TopologyFacts:
         """Parse a line that `to_line` made."""
         fields = json.loads(line)
         config = TopologyConfig.model_validate(fields["config"])
-        return cls(fields["name"], config, fields["plan"], fields["tables"], fields["program"])
+        known = (fields["plan"], fields["tables"], fields["program"], Path(fields["home"]))
+        return cls(fields["name"], config, *known)
 
 
 def _plain(value: Any) -> Any:

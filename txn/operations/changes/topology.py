@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.backends import open_backend
 from txn.changes import Change, Verdict, half_published
-from txn.config.location import DEFAULT_FOLDER
+from txn.config.location import at_home, resolve
 from txn.dataflow.definition import Definition
 from txn.embedded.service import running_server
 from txn.errors import ProgressUnavailableError, RecoveryRefusedError, SetupError
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from txn.engine.late_tables import LateTables
     from txn.topology import Topology
 
-__all__ = ["PlannedChange", "TopologyChanges", "compare_topology"]
+__all__ = ["PlannedChange", "TopologyChanges", "compare_topology", "refuse_changes"]
 
 
-_UNASKED = "no ZooKeeper runs in this folder; --zookeeper SPEC names or starts one"
+_UNASKED = "no embedded ZooKeeper of it runs; --zookeeper SPEC names or starts one"
 
 
 @dataclass(frozen=True)
@@ -100,25 +101,44 @@ def compare_topology(
     """Compare a program with its tables' logs, and with its progress. Writes nothing.
 
     Args:
-        zookeeper: as for `Topology.run`, or a backend; None: the embedded server of this folder,
-            if it runs. The tables' logs alone are compared if it does not answer.
+        zookeeper: as for `Topology.run`, or a backend; None: the embedded server of the
+            topology's home, if it runs. The tables' logs alone are compared if it does not answer.
         columns: as for `compare_tables`.
 
     Raises:
         TxnError: the durable progress cannot be read.
     """
-    if zookeeper is None and not _runs_here():
+    if zookeeper is None and not _runs_at(topology.home):
         return replace(_compared(topology, None, columns), unasked=_UNASKED)
     try:
-        with open_backend(zookeeper or "embedded", topology.settings) as backend:
+        store = at_home(zookeeper or "embedded", topology.home)
+        with open_backend(store, topology.settings) as backend:
             return _compared(topology, backend, columns)
     except (SetupError, ProgressUnavailableError) as error:
         return replace(_compared(topology, None, columns), unasked=str(error))
 
 
-def _runs_here() -> bool:
-    """Return whether the embedded server of the working directory runs."""
-    return (DEFAULT_FOLDER / "lock").exists() and running_server(DEFAULT_FOLDER) is not None
+def refuse_changes(topology: Topology, zookeeper: str) -> None:
+    """Refuse what a start would refuse, without Spark.
+
+    Says nothing while another process leads: a start has to wait for that one, or ends.
+
+    Raises:
+        RecoveryRefusedError: with the text of each refusal, and the number of the first.
+    """
+    changes = compare_topology(topology, zookeeper)
+    refused = [one.change for one in changes.changes if not one.change.allowed]
+    if refused and refused[0].number and changes.leader is None:
+        raise RecoveryRefusedError(
+            " ".join(change.what for change in refused), number=refused[0].number
+        )
+
+
+def _runs_at(home: Path) -> bool:
+    """Return whether the embedded server of a home runs."""
+    folder = resolve(at_home("embedded", home)).folder
+    assert folder is not None
+    return (folder / "lock").exists() and running_server(folder) is not None
 
 
 def _compared(

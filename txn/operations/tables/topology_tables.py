@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txn.backends import open_backend
 from txn.config import TopologyConfig
+from txn.config.location import at_home
 from txn.errors import SetupError, TopologyError
 from txn.interfaces import Committer
 from txn.interfaces.committer_capabilities import KeepsOwnLog
@@ -88,6 +89,7 @@ def tables_of(
     known = TopologyTables(name, (), None, config=config)
     if topology is not None:
         known = TopologyTables.of_program(topology)
+        zookeeper = at_home(zookeeper, topology.home)
     try:
         with open_backend(zookeeper, config) as backend:
             replays = backend.row_replays(name) if with_replays else None
