@@ -19,6 +19,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "backfill": "backfill:backfill",
     "dashboard": "dashboard:dashboard",
+    "dev": "dev:dev",
     "doctor": "doctor:doctor",
     "explain": "explain:explain",
     "export": "transfer:export_command",

@@ -23,12 +23,13 @@ from txn.spark.lazy import sf
 from txn.text import describe, printable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from rich.console import RenderableType
 
     from txn.engine.preview import Preview
+    from txn.topology import Topology
 
-__all__ = ["preview"]
+__all__ = ["preview", "show_preview"]
 
 
 @click.command()
@@ -59,24 +60,49 @@ def preview(
     states are empty. Needs Spark, and no ZooKeeper.
     """
     announce(f"{target}: loading the program")
-    from txn.engine.preview import preview as previewed
     from txn.operations.loading import load_topology
 
     topology = load_topology(target, settings)
-    sinks = topology.sinks
-    names = [sink.name for sink in sinks]
-    number = None if table is None else names.index(_named(table, names, topology.name))
+    _table_number(topology, table)
     with session_for(topology, master, conf) as spark:
-        topology.find_tables(spark)
-        names = [sink.name for sink in sinks]
-        chosen = names if number is None else [names[number]]
-        announce(f"{topology.name}: reading a batch, computing {_tables(len(names))}")
-        result = previewed(topology.definition, spark, rows)
-        if as_json:
-            print_json(_json(topology.name, result, chosen))
-        else:
-            for part in _parts(result, chosen):
-                console().print(part, highlight=False)
+        show_preview(topology, spark, rows, table, as_json=as_json)
+
+
+def show_preview(
+    topology: Topology, spark: SparkSession, rows: int, table: str | None, *, as_json: bool = False
+) -> None:
+    """Compute and print a preview.
+
+    Args:
+        rows: most rows of each table.
+        table: as on the command line; None: all tables.
+
+    Raises:
+        TxnError: as `Topology.preview`; or there is no such table.
+    """
+    from txn.engine.preview import preview as previewed
+
+    number = _table_number(topology, table)
+    topology.find_tables(spark)
+    names = [sink.name for sink in topology.sinks]
+    chosen = names if number is None else [names[number]]
+    announce(f"{topology.name}: reading a batch, computing {_tables(len(names))}")
+    result = previewed(topology.definition, spark, rows)
+    if as_json:
+        print_json(_json(topology.name, result, chosen))
+    else:
+        for part in _parts(result, chosen):
+            console().print(part, highlight=False)
+
+
+def _table_number(topology: Topology, table: str | None) -> int | None:
+    """Return the place of the table that the command line names; None: it names none.
+
+    Raises:
+        UserError: no table, or more than one, has this name.
+    """
+    names = [sink.name for sink in topology.sinks]
+    return None if table is None else names.index(_named(table, names, topology.name))
 
 
 def _named(table: str, names: Sequence[str], topology: str) -> str:

@@ -1,0 +1,111 @@
+"""`txn dev`: preview a program again each time that its file is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from txn.cli.completion import topologies
+from txn.cli.options import announce, session_for, session_options, settings_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["dev", "saves"]
+
+_POLL_SECS = 0.2
+_PACKAGES = ("txn", "spouts", "committers")
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Most rows to show of each table.",
+)
+@click.option("--table", help="Only this table, as the program names it, or the end of its path.")
+@session_options
+@settings_option
+def dev(
+    target: str,
+    rows: int,
+    table: str | None,
+    master: str | None,
+    conf: Mapping[str, str],
+    settings: Sequence[str],
+) -> None:
+    """Preview a program again each time that it is saved, in one Spark session. Ctrl-C ends it.
+
+    Watches FILE.py and the modules beside it. Writes nothing anywhere, as txn preview; an error of
+    the program is shown, and the next save tries again. Spark's settings and jars are those of the
+    first program that loads.
+    """
+    announce(f"{target}: loading the program")
+    from txn.cli.commands.preview import show_preview
+    from txn.cli.errors import numbered
+    from txn.operations.loading import TargetError, load_topology
+
+    file = Path(target.rpartition(":")[0] or target)
+    if not file.is_file():
+        raise TargetError(f"There is no file '{file}' to watch. Name a file: FILE.py:TOPOLOGY.")
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as resources:
+        spark: SparkSession | None = None
+        for _ in saves(file.resolve(), time.sleep):
+            began = time.monotonic()
+            try:
+                topology = load_topology(target, settings)
+                if spark is None:
+                    spark = resources.enter_context(session_for(topology, master, conf))
+                show_preview(topology, spark, rows, table)
+            except Exception as error:  # noqa: BLE001 - the next save may mend it
+                click.echo(f"error: {numbered(error)}", err=True)
+            announce(f"{time.monotonic() - began:.1f} s. Save {file} to see it again; Ctrl-C ends.")
+
+
+def saves(file: Path, sleep: Callable[[float], None]) -> Iterator[None]:
+    """Yield at once, and again each time that a program is saved, with its modules forgotten.
+
+    Args:
+        file: of the program; the modules beside and below it that it has loaded count, too.
+    """
+    while True:
+        yield
+        before = _times(file)
+        while _times(file) == before:
+            sleep(_POLL_SECS)
+        for name in _own_modules(file.parent):
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+
+def _times(file: Path) -> dict[Path, int]:
+    """Return when each file of the program was last changed; a file that is gone has no time."""
+    times = {}
+    for path in {file, *_own_modules(file.parent).values()}:
+        with contextlib.suppress(OSError):  # editors replace a file
+            times[path] = path.stat().st_mtime_ns
+    return times
+
+
+def _own_modules(folder: Path) -> dict[str, Path]:
+    """Return the modules that were loaded from a folder -> their files; no installed ones."""
+    modules = {}
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if name == "__main__" or name.partition(".")[0] in _PACKAGES or folder not in path.parents:
+            continue
+        if not any(
+            p.startswith(".") or p == "site-packages" for p in path.relative_to(folder).parts
+        ):
+            modules[name] = path
+    return modules
