@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
-from txn.config.home import home_of_program, nearest_home
+from txn.config.home import nearest_home, program_folder
 from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
 from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
@@ -106,10 +106,10 @@ class Topology:
         _check_name(name, "topology")
         self.name = name
         self.config = config if config is not None else TopologyConfig()
-        self.settings = completed(self.config, os.environ, Path())
-        """`config`, completed from the environment and from files."""
-        self.program_folder: Path | None = home_of_program()
+        self.program_folder = program_folder()
         """The folder of the program's file; None: a notebook, a prompt or a test."""
+        self.settings = completed(self.config, os.environ, [self.program_folder, Path()])
+        """`config`, completed from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
         self._beside: KeepsBeside | None = None

@@ -10,7 +10,7 @@ from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.cli.completion import names
-from txn.config.home import home_of_program, nearest_home
+from txn.config.home import nearest_home, program_folder
 from txn.config.location import at_home, resolve
 from txn.errors import SetupError
 from txn.operations.homes import check_homes
@@ -117,7 +117,7 @@ def test_a_program_with_relative_tables_is_told_that_it_also_ran_in_its_own_fold
     [
         (["../program/main.py"], "program"),
         (["-m", "main"], "program"),
-        (["-c", "from txn.config.home import home_of_program as h; print(h())"], None),
+        (["-c", "from txn.config.home import program_folder as h; print(h())"], None),
     ],
 )
 def test_the_program_is_the_script_that_python_runs(
@@ -126,7 +126,7 @@ def test_the_program_is_the_script_that_python_runs(
     """A prompt has none, nor has a test runner."""
     program = tmp_path / "program"
     (program / "main.py").write_text(
-        "from txn.config.home import home_of_program as h; print(h())", "utf-8"
+        "from txn.config.home import program_folder as h; print(h())", "utf-8"
     )
     made = subprocess.run(
         [sys.executable, *command],
@@ -136,4 +136,4 @@ def test_the_program_is_the_script_that_python_runs(
         text=True,
     )
     assert made.stdout.strip() == str(None if expected is None else tmp_path / expected)
-    assert home_of_program() is None
+    assert program_folder() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from txn import Topology, TopologyConfig
 from txn.config.settings import completed, overridden
 from txn.errors import UserError
+from txn.operations.loading import load_topology
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -105,7 +107,7 @@ def test_a_file_that_means_nothing(tmp_path: Path, file: str, text: str, says: s
     """The setting and the file are named, and a secret is not repeated."""
     (tmp_path / file).write_text(text)
     with pytest.raises(UserError, match=says) as error:
-        completed(TopologyConfig(), {}, tmp_path)
+        completed(TopologyConfig(), {}, [tmp_path])
     assert "canary" not in str(error.value)
 
 
@@ -194,4 +196,23 @@ def test_lists_of_paths_are_written_in_one_text(tmp_path: Path) -> None:
     assert found.dropped_streams == ("one", "two")
     assert found.shared_folders == ("/a", "/b")
     (tmp_path / "pyproject.toml").write_text("tool = 3\n")  # of no concern to us
-    assert completed(TopologyConfig(), {}, tmp_path) == TopologyConfig()
+    assert completed(TopologyConfig(), {}, [tmp_path]) == TopologyConfig()
+
+
+def test_settings_beside_the_program_count_wherever_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the working directory win, as they do over any other file."""
+    program, here = tmp_path / "program", tmp_path / "here"
+    for folder, pending in ((program, 3), (here, 5)):
+        folder.mkdir()
+        (folder / "txn.toml").write_text(f"max_spout_pending = {pending}\n", "utf-8")
+    (program / "pyproject.toml").write_text("[tool.txn]\nmax_group_commit = 7\n", "utf-8")
+    (program / "program.py").write_text("from txn import Topology; t = Topology('t')", "utf-8")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    settings = load_topology("../program/program.py:t").settings
+    assert (settings.max_spout_pending, settings.max_group_commit) == (5, 7)
+    monkeypatch.chdir(tmp_path)
+    settings = load_topology("program/program.py:t").settings
+    assert (settings.max_spout_pending, settings.max_group_commit) == (3, 7)

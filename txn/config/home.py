@@ -10,20 +10,43 @@ from __future__ import annotations
 import contextlib
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
-__all__ = ["TXN_FOLDER", "has_progress", "home_of_program", "homes_here", "nearest_home"]
+__all__ = [
+    "TXN_FOLDER",
+    "has_progress",
+    "homes_here",
+    "loading_program",
+    "nearest_home",
+    "program_folder",
+]
 
 TXN_FOLDER = Path(".txn")
 """The folder in a home."""
+_loading: ContextVar[tuple[Path | None] | None] = ContextVar("loading", default=None)
 _PROGRESS = TXN_FOLDER / "zookeeper" / "data"
 
 
-def home_of_program() -> Path | None:
-    """Return the folder of the script that this process runs.
+@contextlib.contextmanager
+def loading_program(folder: Path | None) -> Iterator[None]:
+    """Let the body load a program of this folder, as a command does; None: a module by its name."""
+    token = _loading.set((folder,))
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def program_folder() -> Path | None:
+    """Return the folder of the program that is loaded, or of the script that this process runs.
 
     None: it runs no user's script, but a prompt, a notebook, a command, or a test runner.
     """
+    loading = _loading.get()
+    if loading is not None:
+        return loading[0]
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         return None

@@ -1,16 +1,16 @@
 """Settings from outside of a program: `--set`, the environment, `txn.toml`, `pyproject.toml`.
 
 `txn run --set NAME=VALUE` wins over everything. Settings that the program leaves out come from the
-variable `TXN_` plus the setting's name in capitals, else from `txn.toml` in the working directory,
-else from `[tool.txn]` of its `pyproject.toml`. So a deployment can size a topology without a change
-of the program.
+variable `TXN_` plus the setting's name in capitals, else from `txn.toml` in the working directory
+or beside the program, else from `[tool.txn]` of the `pyproject.toml` there. So a deployment can
+size a topology without a change of the program.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,17 +50,20 @@ class _Setting(NamedTuple):
 
 
 def completed(
-    config: TopologyConfig, environ: Mapping[str, str], folder: Path | None = None
+    config: TopologyConfig, environ: Mapping[str, str], folders: Iterable[Path | None] = ()
 ) -> TopologyConfig:
     """Return `config` with the settings that it leaves out, from the environment and from files.
 
     Args:
-        folder: the folder of `txn.toml` and `pyproject.toml`; None: no files.
+        folders: folders that may have `txn.toml` and `pyproject.toml`; the last one wins.
 
     Raises:
         UserError: an unknown name, an invalid value, or an unreadable file.
     """
-    settings = {} if folder is None else _read_files(folder)
+    settings: dict[str, _Setting] = {}
+    spelled = {folder.resolve(): folder for folder in folders if folder is not None}
+    for folder in spelled.values():
+        settings |= _read_files(folder)
     settings |= _read_environment(environ)
     left_out = {k: s for k, s in settings.items() if k not in config.model_fields_set}
     return _apply(config, left_out)

@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from txn.config import TopologyConfig
+from txn.config.home import loading_program, nearest_home
 from txn.config.settings import completed, overridden
 from txn.errors import TxnError, UserError
 from txn.machine import hidden
@@ -47,7 +48,7 @@ def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
         TxnError: as `load_topology`.
     """
     if ":" not in name and not _is_path(name):
-        return name, completed(TopologyConfig(), os.environ, Path()), None
+        return name, completed(TopologyConfig(), os.environ, [nearest_home(), Path()]), None
     topology = load_topology(name)
     return topology.name, topology.settings, topology
 
@@ -73,6 +74,17 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     place, colon, name = target.rpartition(":")
     if not colon:
         place, name = target, ""
+    with loading_program(Path(place).resolve().parent if _is_path(place) else None):
+        value = _topology(place, name, target)
+    try:
+        value.settings = overridden(value.settings, settings)
+    except UserError as error:
+        raise TargetError(str(error), number=error.number) from error
+    return value
+
+
+def _topology(place: str, name: str, target: str) -> Topology:
+    """Load a program and take the topology out of it."""
     module = _load(place, target)
     if not name:
         raise TargetError(
@@ -90,11 +102,6 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
             f"'{name}' of {place} is {type(value).__name__}, neither a Topology nor a function "
             f"without arguments that returns one; {_topologies_of(module)}"
         )
-    value.program_folder = Path(place).resolve().parent if _is_path(place) else None
-    try:
-        value.settings = overridden(value.settings, settings)
-    except UserError as error:
-        raise TargetError(str(error), number=error.number) from error
     return value
 
 
