@@ -58,7 +58,8 @@ def moved_names(
 def _base(folder: str, listing: Listing) -> str:
     if listing.remote:
         return f"{folder.rstrip('/')}/"
-    return os.path.normpath(Path(folder).expanduser()).rstrip("/") + "/"
+    path = os.path.normpath(Path(folder).expanduser()).rstrip("/")
+    return "" if path == "." else f"{path}/"
 
 
 def _refuse_known(name: str, listing: Listing, files: tuple[PlannedFile, ...]) -> None:

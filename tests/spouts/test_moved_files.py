@@ -33,7 +33,7 @@ class Source:
 
     def spelled(self, folder: Path) -> str:
         """The folder as the pattern has it."""
-        return f"{self._scheme}{folder}"
+        return folder.name if self._scheme == "relative" else f"{self._scheme}{folder}"
 
     def read(self, **options: Any) -> list[str]:
         """Read until nothing is left, in a process of its own."""
@@ -49,9 +49,15 @@ class Source:
         return names
 
 
-@pytest.fixture(params=["", "file://"], ids=["path", "uri"])
-def source(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Source:
+@pytest.fixture(params=["", "file://", "relative"], ids=["path", "uri", "relative"])
+def source(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Source:
     """A folder with two files that were read."""
+    monkeypatch.chdir(tmp_path)
     made = Source(spark, tmp_path / "first", request.param)
     made.write("a.txt", "one")
     (made.folder / "sub").mkdir()
@@ -134,3 +140,19 @@ def test_a_position_has_its_former_name_only_after_a_move(source: Source) -> Non
     source.write("c.txt", "four")
     source.read(moved_from=source.spelled(former))
     assert source.position.named_as == f"{source.spelled(former)}/"
+
+
+def test_files_that_lay_in_the_working_directory_are_known(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their former pattern had no folder: `moved_from="."`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one", "utf-8")
+    before = FileSpout("*.txt", format="text")
+    before.open(spark, None)
+    position = before.initialize_transaction(TransactionAttempt(1), None)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").rename(tmp_path / "sub/a.txt")
+    after = FileSpout("sub/*.txt", format="text", moved_from=".")
+    after.open(spark, position)
+    assert after.initialize_transaction(TransactionAttempt(2), position) is None
