@@ -19,8 +19,9 @@ from txn.operations.quarantine import Quarantined
 from txn.operations.rows.bad_rows import BadRow, RuleRows
 from txn.operations.status import Status
 from txn.operations.tables.table_status import TableStatus
+from txn.positions import describe
 from txn.protocol.records import BatchRecord, NoticesRecord, Progress
-from txn.text import describe, duration, event_time, printable, size
+from txn.text import duration, event_time, printable, size
 
 __all__ = [
     "bad_rows_table",

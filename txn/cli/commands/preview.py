@@ -20,8 +20,9 @@ from txn.cli.options import (
 from txn.cli.words import NOTHING_SET_ASIDE
 from txn.errors import UserError
 from txn.operations.loading import load_topology
+from txn.positions import describe
 from txn.spark.lazy import sf
-from txn.text import describe, printable
+from txn.text import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -32,7 +32,8 @@ from txn.interfaces.publication import (
     Violations,
     processing_ms,
 )
-from txn.text import describe, printable, read_of
+from txn.positions import describe, read_of
+from txn.text import printable
 
 __all__ = ["LogIndex"]
 
