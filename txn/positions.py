@@ -75,13 +75,13 @@ def _parsed(metadata: Any) -> _Read | None:
     return None
 
 
-def _partitions(positions: Mapping[str, Any]) -> _Read | None:
+def _partitions(positions: Mapping[Any, Any]) -> _Read | None:
     spans = {name: span for name, at in positions.items() if (span := _span(at)) is not None}
     others = {name: _parsed(at) for name, at in positions.items() if name not in spans}
     if None in others.values():
         return None
     read = {name: span for name, span in spans.items() if span}
-    beside = [f"{name.rstrip('/')} {other}" for name, other in others.items()]
+    beside = [f"{str(name).rstrip('/')} {other}" for name, other in others.items()]
     if not read:
         return _Read("; ".join(beside) or "nothing", None if beside else 0)
     ends = [f"{span.stop - 1} of {name}" for name, span in read.items()]
@@ -128,7 +128,7 @@ def _count(number: Any) -> int | None:
 
 def _sum(counts: list[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return min(sum(known), _LARGEST) if len(known) == len(counts) else None
 
 
 def _counted(count: int, noun: str) -> str:

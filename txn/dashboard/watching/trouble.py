@@ -16,7 +16,7 @@ from txn.dashboard.watching.watched_table import NOT_YET
 from txn.operations.rows.bad_rows import has_bad_rows
 from txn.text import duration
 
-__all__ = ["Trouble", "rows_set_aside", "state_of", "troubles"]
+__all__ = ["Trouble", "milliseconds", "rows_set_aside", "state_of", "troubles"]
 
 Area = Literal[
     "zookeeper",
@@ -339,12 +339,13 @@ def _notices(watched: Watched) -> Iterator[Trouble]:
                 "note",
                 f"{stream}: {line}",
                 "",  # the line itself has the advice, if there is any
-                at_ms=_milliseconds(notices.at) if notices else 0,
+                at_ms=milliseconds(notices.at) if notices else 0,
                 txid=notices.txid if notices else None,
             )
 
 
-def _milliseconds(moment: str) -> int:
+def milliseconds(moment: str) -> int:
+    """Return an ISO time as milliseconds since 1970; 0: it is not one."""
     try:
         return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:
