@@ -390,7 +390,7 @@ def tables(watched: Watched) -> dict[str, Any]:
     for table in watched.tables:
         follower = table.follower
         compaction = next(iter(watched.index.versions(table.number, None, 1, "compaction")), None)
-        facts = table.ask_facts()
+        facts, stored = table.ask_facts(), table.ask_stored()
         listed.append(
             {
                 "name": table.name,
@@ -400,6 +400,7 @@ def tables(watched: Watched) -> dict[str, Any]:
                 "committed_version": committed.get(table.name),
                 "span": watched.index.span(table.number),
                 "facts": asdict(facts) if facts else None,
+                "stored": asdict(stored) if stored else None,
                 "compacted_ms": compaction.at_ms if compaction else None,
                 "compacted_version": compaction.version if compaction else None,
             }
