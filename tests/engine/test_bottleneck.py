@@ -151,10 +151,10 @@ def test_the_source_is_told_from_planning():
     """A source with nothing to read, one that is being asked, and the pace that the user set."""
     assert said("", plan_idle=True) == ["source: nothing to read"]
     assert said("l", {"planned": NOW - 3}) == ["planning waits for the source: txid 11 (3.0 s)"]
-    assert said("", plan_scheduled=True) == ["planning waits for the emit interval"]
-    both = "planning waits for the emit interval, or until what was read is processed"
+    assert said("", plan_scheduled=True) == ["waiting for the emit interval before reading more"]
+    both = "waiting for the current batches before reading more"
     assert said("p", plan_scheduled=True)[0] == both
-    assert said("d", plan_scheduled=True)[0] == "planning waits for the emit interval"
+    assert said("d", plan_scheduled=True)[0] == "waiting for the emit interval before reading more"
 
 
 def test_the_end_of_planning_is_said():

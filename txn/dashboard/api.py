@@ -391,6 +391,8 @@ def tables(watched: Watched) -> dict[str, Any]:
         follower = table.follower
         compaction = next(iter(watched.index.versions(table.number, None, 1, "compaction")), None)
         facts, stored = table.ask_facts(), table.ask_stored()
+        span = watched.index.span(table.number)
+        newest = watched.index.version_of(table.number, span[1]) if span else None
         listed.append(
             {
                 "name": table.name,
@@ -398,7 +400,8 @@ def tables(watched: Watched) -> dict[str, Any]:
                 "version": follower.newest if follower and follower.newest >= 0 else None,
                 "oldest_version": follower.oldest if follower and follower.newest >= 0 else None,
                 "committed_version": committed.get(table.name),
-                "span": watched.index.span(table.number),
+                "span": span,
+                "newest": newest and watched.index.published(table.number, newest),
                 "facts": asdict(facts) if facts else None,
                 "stored": asdict(stored) if stored else None,
                 "compacted_ms": compaction.at_ms if compaction else None,

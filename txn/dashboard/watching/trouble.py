@@ -61,6 +61,8 @@ class Trouble:
     txid: int | None = None
     attempt_id: int | None = None
     table: str | None = None
+    rows: int = 0
+    """The number of rows that it is about."""
     is_over: bool = False
     """True if it is history: there is nothing to do now."""
 
@@ -283,11 +285,12 @@ def _set_aside(watched: Watched) -> Iterator[Trouble]:
         yield Trouble(
             "bad rows",
             "note",
-            f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: they broke a rule, or "
-            "did not parse.",
-            "They stay in the table of bad rows when they are replayed. The command says how many "
-            "are still to be replayed.",
+            f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: "
+            f"{'it' if rows == 1 else 'they'} broke a rule, or did not parse.",
+            "The table of bad rows keeps rows also after you replay them. The command tells how "
+            "many you have not replayed yet.",
             _command(watched, f"rows list {shlex.quote(watched.name)}"),
+            rows=rows,
         )
 
 

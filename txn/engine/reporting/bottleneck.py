@@ -98,8 +98,8 @@ def _planning(
         yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
     elif state.plan_scheduled:
         # At lag zero the next txid takes all records that arrive while these are processed.
-        or_else = ", or until what was read is processed" if _is_processing(state) else ""
-        yield f"planning waits for the emit interval{or_else}"
+        what = "current batches" if _is_processing(state) else "emit interval"
+        yield f"waiting for the {what} before reading more"
 
 
 def _replays(state: CoordinatorState) -> Iterator[str]:
