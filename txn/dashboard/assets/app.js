@@ -3,7 +3,7 @@
 import { NAMES, go, link, route } from "./address.js";
 import { get, listen, live, topologyNamed } from "./data.js";
 import { h, show } from "./dom.js";
-import { ago, clock, short } from "./format.js";
+import { ago, clock } from "./format.js";
 import { overview } from "./overview.js";
 import { tables } from "./tables.js";
 import { topology } from "./topology.js";
@@ -18,10 +18,12 @@ let last = null;
 
 const current = () => route().name || last || live.overview?.topologies[0]?.name || null;
 
+const compact = (n) => (n < 1000 ? String(n) : n < 1e6 ? `${Math.floor(n / 1000)}k` : `${Math.floor(n / 1e6)}M`);
+
 function troubleCount(one) {
   const open = one.troubles.error + one.troubles.warning;
   if (!open && !one.set_aside) return null;
-  return h("span", { class: `count ${one.troubles.error ? "err" : "warn"}` }, short(open || one.set_aside), h("span", { class: "sr" }, open ? " open" : " rows set aside"));
+  return h("span", { class: `count ${one.troubles.error ? "err" : "warn"}` }, compact(open || one.set_aside), h("span", { class: "sr" }, open ? " open" : " rows set aside"));
 }
 
 function chrome() {

@@ -1,7 +1,7 @@
 // All topologies.
 
 import { spark } from "./charts.js";
-import { command, copyable, empty, h, show, skeleton } from "./dom.js";
+import { button, command, copyable, empty, h, show, skeleton } from "./dom.js";
 import { live } from "./data.js";
 import { link } from "./address.js";
 import { people, state, stats, troubleWords } from "./parts.js";
@@ -20,7 +20,7 @@ function card(one) {
 
 export function overview(root) {
   const list = h("div", { class: "cards" });
-  root.append(h("h1", { class: "sr" }, "Overview"), list);
+  root.append(h("h1", { class: "sr" }, "Overview"), list, h("p", { class: "hint" }, button("What the words mean", () => document.getElementById("keys").showModal(), { class: "button link" })));
   const draw = () => {
     const told = live.overview;
     list.classList.toggle("single", told.topologies.length === 1);

@@ -6,7 +6,7 @@ import { go, link } from "./address.js";
 import { bytes, clock, count, iso, num, tableName, UNKNOWN } from "./format.js";
 
 const VIEWS = [["versions", "Versions"], ["rows", "Rows as of a txid"], ["changes", "Difference"], ["about", "About"]];
-const MEANS = { settled: "A mark: the txid is final and is not replayed again", fence: "Written by a new leader, so that no earlier one can publish", compaction: "The same rows in fewer files", change: "The program has changed the shape of the table between two txids", maintenance: "Old files were deleted, or a property was set", publication: "Rows of txids" };
+const MEANS = { settled: "A mark: the txid is final and is not replayed again", fence: "Written by a new leader, so that no earlier one can publish", compaction: "The same rows in fewer files", change: "The program has changed the shape of the table between two txids", maintenance: "Old files were deleted, or a property was set", publication: "Rows of one txid, or of a group of them", foreign: "A change by another program or person" };
 const KINDS = { publication: "ok", foreign: "err", unreadable: "err", compaction: "info", change: "info" };
 
 const COUNTING = () => h("span", { class: "none" }, "counting…");
@@ -64,7 +64,7 @@ export function tables(root, at) {
 
   async function versions(box, table) {
     const body = h("tbody", {}), kind = h("select", { "aria-label": "Kind of version" }, [["", "All versions"], ["publication", "Publications"], ["compaction", "Compactions"], ["change", "Changes of shape"], ["maintenance", "Maintenance"], ["fence", "Fences"], ["foreign", "Others' changes"]].map(([id, words]) => h("option", { value: id }, words)));
-    const next = h("button", { type: "button", class: "button", hidden: true }, "Older versions"), none = h("div", {});
+    const next = h("button", { type: "button", class: "button", hidden: true }, "Older versions"), none = h("div", {}, skeleton("Reading the versions…"));
     let before = null, asked = 0;
     const load = async () => {
       const mine = ++asked;
@@ -80,7 +80,7 @@ export function tables(root, at) {
     };
     next.addEventListener("click", load);
     kind.addEventListener("change", () => { body.replaceChildren(); before = null; load(); });
-    box.replaceChildren(h("div", { class: "filters" }, kind), h("div", { class: "scroller", role: "region", "aria-label": "Versions", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "n" }, "version"), h("th", {}, "at"), h("th", {}, "kind"), h("th", {}, "operation"), ["txids", "files", "added", "rows added"].map((w) => h("th", { class: "n" }, w)))), body)), none, next);
+    box.replaceChildren(h("div", { class: "filters" }, kind), h("div", { class: "scroller", role: "region", "aria-label": "Versions", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "n" }, "version"), h("th", {}, "at"), h("th", {}, "kind"), h("th", {}, "operation"), ["txids", "files", "added", "rows added"].map((w) => h("th", { class: "n" }, w)))), body)), none, next, h("details", {}, h("summary", { class: "muted" }, "What the kinds mean"), h("dl", { class: "about" }, Object.entries(MEANS).map(([word, meaning]) => [h("dt", {}, word), h("dd", {}, meaning)]))));
     load();
   }
 

@@ -53,7 +53,7 @@ export function topology(root, at) {
 
   const drawRest = (told) => {
     const lags = {};
-    for (const [stream, by] of Object.entries(told.lag || {})) lags[stream] = `lag ${lagWords(by, told.planned?.[stream])}`;
+    for (const [stream, by] of Object.entries(told.lag || {})) { const words = lagWords(by, told.planned?.[stream]); lags[stream] = words === "none" ? "no lag" : `lag ${words}`; }
     show(graphBox, [told.graph, told.held_up_by, lags], () => {
       if (!told.graph.nodes.length) return empty("The streams and tables are unknown so far.", "They appear with the first commit.");
       return [h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Graph" }, drawGraph(told.graph, told.held_up_by, lags)),

@@ -239,7 +239,7 @@ function readBy(stream, value, words) {
   if (value === null) return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", { class: "none" }, words));
   const metadata = h("details", {}, h("summary", {}, "metadata"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 1)));
   const files = Array.isArray(value?.files) && value.files.every((f) => typeof f?.path === "string") ? value.files : null;
-  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("div", {}, words, h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null)), metadata);
+  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("div", {}, files.length > 3 ? words : null, h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null)), metadata);
   return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", {}, words), metadata);
 }
 

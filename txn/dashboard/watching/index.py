@@ -382,7 +382,11 @@ def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
 
 def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...]:
     timings = publication.timings_ms
-    read = "; ".join(f"{name} {describe(metadata)}" for name, metadata in member.read.items())
+    read = "; ".join(
+        f"{name} {describe(metadata)}"
+        for name, metadata in member.read.items()
+        if metadata is not None
+    )
     return (
         member.txid,
         member.attempt_id,

@@ -120,8 +120,8 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
             "zookeeper",
             "error" if watched.status is None else "warning",
             watched.error,
-            "What is shown of ZooKeeper is the last that was known. Check its address and that it "
-            "runs; tables are still read.",
+            "The page shows ZooKeeper's last answer, and still reads the tables. Check that "
+            "ZooKeeper runs, and its address.",
             _command(watched, "doctor"),
         )
 
@@ -136,7 +136,7 @@ def _leader_and_run(watched: Watched) -> Iterator[Trouble]:
             f"The leader is gone: {status.found.leader}.",
             "A standby takes over when its session has ended."
             if waits
-            else "Start the topology again: it goes on from what is durable.",
+            else "Start the topology again: it goes on after the last committed txid.",
         )
     note = watched.note
     if state == "stopped" and note is not None and note.error:
@@ -144,17 +144,18 @@ def _leader_and_run(watched: Watched) -> Iterator[Trouble]:
             "run",
             "error",
             f"The last run ended with an error: {note.error}",
-            "Correct the cause, and start the topology again: it goes on from what is durable.",
+            "Correct the cause and start the topology again: it goes on after the last committed "
+            "txid.",
             at_ms=int(note.at * 1000),
         )
     if state == "died" and note is not None:
         yield Trouble(
             "run",
             "error",
-            f"The last run's process (pid {note.pid}) is gone without having said how it ended: "
-            "somebody or the system has killed it, or the machine went down.",
-            "See the system's log for why, such as too little memory. Start the topology again: it "
-            "goes on from what is durable.",
+            f"The last run's process (pid {note.pid}) is gone and has not reported an end: it was "
+            "killed, or the machine went down.",
+            "The system's log may have the reason, such as too little memory. Start the topology "
+            "again: it goes on after the last committed txid.",
             _command(watched, f"run {shlex.quote(note.program)}") if note.program else "",
             at_ms=int(note.at * 1000),
         )
@@ -175,9 +176,9 @@ def _batches(watched: Watched) -> Iterator[Trouble]:
             yield Trouble(
                 "batch",
                 "warning",
-                f"Waits for a source or storage that is away, for {duration(_ago(since))}: "
+                f"Has waited {duration(_ago(since))} for a source or storage that does not answer: "
                 f"{flight.blocked}",
-                "It goes on by itself when that answers again. No attempt is counted meanwhile.",
+                "It goes on as soon as that answers. The wait counts as no failed attempt.",
                 at_ms=int(since * 1000),
                 txid=flight.txid,
                 attempt_id=flight.attempt_id,
@@ -263,9 +264,9 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
             "foreign commit",
             "warning",
             f"Version {version.version}: {version.operation} by {version.writer}.",
-            "Somebody else changed rows, columns or properties of the table. A state that others "
-            "change no longer follows from its sources: restore the version before it, or take the "
-            "change into the program.",
+            "Another program or person changed rows, columns or properties of the table. The "
+            "table no longer follows from its sources alone: restore the version before, or make "
+            "the same change in the program.",
             "txn explain TXN-307",
             version.at_ms,
             table=name,
@@ -320,16 +321,20 @@ def _outcome(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], s
     if watched.status is None:
         span = watched.index.span()
         if span is None or txid > span[1]:
-            return "note", "ZooKeeper does not tell whether the txid was committed since.", False
-        return "note", "A later attempt has published the txid: nothing is to be done.", True
+            return (
+                "note",
+                "Unknown whether the txid was committed since: ZooKeeper does not answer.",
+                False,
+            )
+        return "note", "A later attempt has published the txid. There is nothing to do.", True
     progress = watched.status.found.progress
     if txid <= progress.committed.txid:
-        return "note", "A later attempt has committed the txid: nothing is to be done.", True
+        return "note", "A later attempt has committed the txid. There is nothing to do.", True
     # The log of failures outlives a topology that is made anew, whose txids begin again. A txid
     # that this one cannot have reached yet is from before.
     open_ones = max(len(progress.batches), watched.config.max_spout_pending)
     if txid > progress.committed.txid + open_ones + 1:
-        return "note", "It is from before the topology was made anew: nothing is to be done.", True
+        return "note", "It is from before the topology was made anew. There is nothing to do.", True
     return "warning", "It is replayed. If it fails again and again, correct the cause.", False
 
 
