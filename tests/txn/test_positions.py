@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from spouts.delta.batch import DeltaBatch, DeltaVersion
+from spouts.feeder import Feeding
+from spouts.files.batch import FileBatch, PlannedFile
+from spouts.kafka.plan import Position
+from spouts.memory import MemoryPosition
+from spouts.rate import RateSpan
+from txn.interfaces import PartitionPositions
 from txn.positions import amounts_read, describe
 
 FILES = [{"path": f"in/{number}.csv", "size": 1_000_000} for number in range(5)]
@@ -96,3 +104,22 @@ def test_amounts_are_summed_or_unknown(
 def test_strange_metadata_is_shortened(metadata: Any) -> None:
     """Metadata that only resembles a built-in spout's is shown as JSON."""
     assert describe(metadata)[0] in "{["
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        FileBatch.model_construct(files=(PlannedFile(path="a.csv", size=1, mtime_ns=1),), seen=""),
+        DeltaBatch.model_construct(
+            versions=(DeltaVersion(version=1, files=1, size=1, rows=1),), last_version=1
+        ),
+        PartitionPositions(read={"t-0": Position(start=0, end=1, topic_id="id").to_json()}),
+        RateSpan(start=0, end=1, interval_us=1),
+        MemoryPosition(index=0),
+        Feeding(feeder="a", number=1),
+    ],
+    ids=lambda metadata: type(metadata).__name__,
+)
+def test_the_metadata_of_built_in_spouts_is_known(metadata: BaseModel) -> None:
+    """Their models dump what `describe` puts into words."""
+    assert describe(metadata.model_dump(mode="json"))[0] not in "{["
