@@ -13,7 +13,7 @@ function card(one) {
     h("header", { class: "card-head" }, h("h2", {}, h("a", { href: link(one.name, "topology"), "data-key": one.name }, one.name)), state(one),
       h("a", { class: "card-trouble", href: link(one.name, "trouble"), "data-key": `trouble ${one.name}` }, troubleWords(one))),
     stats(one),
-    h("div", { class: "card-spark" }, spark(one.spark, `Rows staged a second in the last 30 minutes, at most ${short(most)}`), h("span", { class: "spark-words" }, most ? `Rows staged a second in the last 30 minutes, at most ${short(most)}` : "No rows in the last 30 minutes")),
+    h("div", { class: "card-spark" }, one.spark.every((v) => v === null) ? null : spark(one.spark, `Rows staged a second in the last 30 minutes, at most ${short(most)}`), h("span", { class: "spark-words" }, most ? `Rows staged a second in the last 30 minutes, at most ${short(most)}` : `${one.spark.every((v) => v === null) ? "Nothing ran" : "No rows were staged"} in the last 30 minutes`)),
     one.worst ? h("p", { class: `worst ${one.troubles.error ? "err" : "warn"}`, title: one.worst }, h("span", {}, one.worst)) : null,
     people(one));
 }

@@ -33,7 +33,7 @@ export function stats(one) {
     stat("Staged, last minute", short(one.rows_per_s), "rows/s"),
     stat("Lag", behind),
     stat("In flight", num(one.in_flight), one.in_flight === 1 ? "txid" : "txids"),
-    stat("Held up by", one.held_up_by ? BOUNDS[one.held_up_by] || one.held_up_by : h("span", { class: "none" }, one.state === "running" ? UNKNOWN : "nothing runs")));
+    stat("Held up by", one.held_up_by ? BOUNDS[one.held_up_by] || one.held_up_by : h("span", { class: "none" }, one.state === "running" ? UNKNOWN : "not running")));
 }
 
 // A command that needs the program of a topology; to be copied if the program is known.
