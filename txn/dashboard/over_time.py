@@ -46,17 +46,17 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
     rows_ = [buckets.get(at) for at in starts]
     has_run = _ran(watched, found, starts)
     # A file's records are counted when it is read, and no log has them.
-    unit = 8 if any(row[7] is None for row in found) else 7
+    unit = 7 if any(row[6] is None for row in found) else 6
     return {
         "range": [from_ms / 1000, until / 1000],
         "t": [at / 1000 for at in starts],
         "ran": has_run,
         "rows_per_s": _rates(starts, {row[0]: row[2] for row in found}, has_run),
-        "read_unit": "bytes" if unit == 8 else "records",
+        "read_unit": "bytes" if unit == 7 else "records",
         "read_per_s": _rates(starts, {row[0]: row[unit] for row in found}, has_run),
-        "max_ms": [row[4] if row else None for row in rows_],
-        "processing_ms": [row[5] if row else None for row in rows_],
-        "waiting_ms": [row[6] if row else None for row in rows_],
+        "max_ms": [row[3] if row else None for row in rows_],
+        "processing_ms": [row[4] if row else None for row in rows_],
+        "waiting_ms": [row[5] if row else None for row in rows_],
         "lag": _lags(watched, from_ms),
     }
 

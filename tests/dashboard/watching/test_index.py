@@ -258,7 +258,7 @@ def test_series_add_up_by_time(index: LogIndex) -> None:
         (2000, 2, 5),
         (4000, 1, 4),
     ]
-    assert found[0][3:] == (129.0, 129.0, 123.0, 2.0, None, None, 1, 1)
+    assert found[0][3:] == (129.0, 123.0, 2.0, None, None, 1, 1)
     assert index.rate(BEGAN_MS + 4500, 2000) == (7, 2, None, None)
     assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 4000)
 

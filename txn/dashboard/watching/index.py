@@ -329,12 +329,12 @@ class LogIndex:
         """Return totals by time, for charts.
 
         Returns:
-            (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
-            milliseconds from planning to the commit turn, mean milliseconds of processing and of
-            waiting, records and bytes read or None, lowest and highest epoch).
+            (milliseconds since 1970 at which a bucket begins, txids, rows, greatest milliseconds
+            from planning to the commit turn, mean milliseconds of processing and of waiting,
+            records and bytes read or None, lowest and highest epoch).
         """
         return self._database.ask(
-            "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
+            "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), "
             f"max(total_ms), avg(processing_ms), avg(waiting_ms), {_READ}, min(epoch), max(epoch) "
             "FROM txids WHERE at_ms >= ? AND at_ms <= ? GROUP BY bucket ORDER BY bucket",
             *(bucket_ms, bucket_ms, since_ms, until_ms),
