@@ -106,7 +106,10 @@ def test_a_source_that_is_away_is_named_as_that(phases: str, blocked: int, stage
 
 def test_a_full_window_holds_planning_back():
     """Who plans waits for the oldest txid in flight."""
-    assert said("pppppppp")[0] == "planning waits: 8 of 8 txids in flight"
+    assert (
+        said("pppppppp")[0]
+        == "waiting for the current batches before reading more: 8 of 8 txids in flight"
+    )
 
 
 def test_processed_batches_wait_for_the_turn_before_them():
@@ -242,7 +245,7 @@ def test_the_live_view_shows_who_waits_for_whom_in_eighty_columns():
     console.print(render(info, status("cdp", 3), [], (1.0, 2.0), NOW, 30))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert "held up by commits" in lines
-    assert "planning waits: 3 of 3 txids in flight" in lines
+    assert "waiting for the current batches before reading more: 3 of 3 txids in flight" in lines
     assert max(map(len, lines)) <= 80
 
 

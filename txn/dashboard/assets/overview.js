@@ -20,7 +20,7 @@ function card(one) {
 
 export function overview(root) {
   const list = h("div", { class: "cards" });
-  root.append(h("h1", { class: "sr" }, "Overview"), list, h("p", { class: "hint" }, button("What the words mean", () => document.getElementById("keys").showModal(), { class: "button link" })));
+  root.append(h("h1", { class: "sr" }, "Overview"), list, h("p", { class: "hint" }, button("What the words mean", () => { document.getElementById("keys").showModal(); document.getElementById("words").scrollIntoView(); }, { class: "button link" })));
   const draw = () => {
     const told = live.overview;
     list.classList.toggle("single", told.topologies.length === 1);

@@ -33,6 +33,7 @@ export function topology(root, at) {
   const graphBox = h("div", { class: "graph-box" }, skeleton("Asking for the graph of the program…")), flights = h("div", {}, skeleton("Asking for the batches that are being processed…")), lagBox = h("div", {}), more = h("div", { class: "stack" });
   const rate = new Chart("Rows staged", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
   const input = [new Chart("Records read", [{ label: "records", colour: "c2", fill: true }], (v) => `${short(v)}/s`), new Chart("Bytes read", [{ label: "bytes", colour: "c2", fill: true }], (v) => `${bytes(Math.round(v))}/s`)];
+  input[0].node.hidden = true;
   const slow = new Chart("Time of a txid, from its plan to its commit", [{ label: "processing", colour: "c4" }, { label: "waiting", colour: "c2" }, { label: "slowest txid, both", colour: "c3" }], ms);
   const spans = h("div", { class: "segmented", role: "group", "aria-label": "How far back" }, SPANS.map(([m, words]) => h("button", { type: "button", "aria-pressed": String(m === minutes), onclick: (e) => { minutes = m; for (const b of spans.children) b.setAttribute("aria-pressed", String(b === e.currentTarget)); lagKey = null; load(); } }, words)));
   const graphPanel = panel("Graph", graphBox), flightPanel = panel("In flight", flights);
@@ -45,9 +46,10 @@ export function topology(root, at) {
     show(head, one, () => [h("div", { class: "head-line" }, h("span", { class: "title" }, name), state(one), people(one)), stats(one)]);
     show(held, [one.waits, one.held_up_by, one.live], () => {
       if (!one.live) return [];
-      if (one.held_up_by !== "idle") return h("p", { class: "waits" }, h("b", {}, `Held up by ${BOUNDS[one.held_up_by] || one.held_up_by}. `), one.waits.join("; "));
-      const words = one.waits.map((words) => (words === "source: nothing to read" ? "waiting for new records" : words)).join("; ");
-      return words ? h("p", { class: "waits calm" }, `${words[0].toUpperCase()}${words.slice(1)}.`) : [];
+      const waits = one.waits.map((words) => (words === "source: nothing to read" ? "waiting for new records" : words)).join("; ");
+      const sentence = waits ? `${waits[0].toUpperCase()}${waits.slice(1)}.` : "";
+      if (one.held_up_by !== "idle") return h("p", { class: "waits" }, h("b", {}, `Held up by ${BOUNDS[one.held_up_by] || one.held_up_by}. `), sentence);
+      return sentence ? h("p", { class: "waits calm" }, sentence) : [];
     });
   };
 

@@ -88,7 +88,8 @@ def _planning(
     elif state.until is not None and newest >= state.until and not held:
         yield f"planning is over: txid {state.until} is the last one"
     elif len(state.batches) >= state.max_spout_pending and not held:
-        yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
+        window = f"{len(state.batches)} of {state.max_spout_pending} txids in flight"
+        yield f"waiting for the current batches before reading more: {window}"
     elif state.plan_idle:
         # Ignore the last answer of a source that has gone away since.
         if not any(map(_is_away, state.batches.values())):
