@@ -45,7 +45,7 @@ function withBends(boxes, depth, edges) {
 export function drawGraph(graph, heldUpBy, lags) {
   const { depth, edges, last } = layers(graph);
   const wide = Array.from({ length: last + 1 }, () => LEAST);
-  for (const node of graph.nodes) { const x = depth.get(node.id); wide[x] = Math.max(wide[x], Math.min(MOST, Math.ceil(widthOf(nameOf(node), LABEL))), Math.min(150, Math.ceil(widthOf(node.words, WORDS)))); }
+  for (const node of graph.nodes) { const x = depth.get(node.id); wide[x] = Math.max(wide[x], Math.min(MOST, Math.ceil(widthOf(nameOf(node), LABEL))), Math.min(170, Math.ceil(widthOf(node.words, WORDS)))); }
   const left = wide.map((_, x) => PAD + wide.slice(0, x).reduce((sum, w) => sum + w + TEXT_X + 8 + GAP_X, 0));
   const { nodes, links } = withBends(graph.nodes.map((node) => boxOf(node, wide[depth.get(node.id)], lags)), depth, edges);
   const columns = Array.from({ length: last + 1 }, () => []);

@@ -3,7 +3,7 @@
 import { get, topologyNamed } from "./data.js";
 import { badge, copyable, empty, h, show, skeleton } from "./dom.js";
 import { go, link, route } from "./address.js";
-import { clock, count, iso, ms, num, tableName } from "./format.js";
+import { bytes, clock, count, iso, ms, num, tableName } from "./format.js";
 
 const ONLY = [["all", "All"], ["open", "Not committed yet"], ["quarantined", "Quarantined"], ["replayed", "Replayed"], ["failed", "With failed attempts"], ["broken", "With broken rules"], ["grouped", "In a group"]];
 const STATIONS = { started: "start", processing: "wait for Spark", staged: "process", processed: "acknowledge", turn: "wait for its turn", prepared: "prepare", published: "publish" };
@@ -239,7 +239,7 @@ function readBy(stream, value, words) {
   if (value === null) return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", { class: "none" }, words));
   const metadata = h("details", {}, h("summary", {}, "metadata"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 1)));
   const files = Array.isArray(value?.files) && value.files.every((f) => typeof f?.path === "string") ? value.files : null;
-  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("div", {}, files.length > 3 ? words : null, h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null)), metadata);
+  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("div", {}, files.length > 3 ? words : null, h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path, Number.isInteger(f.size) ? h("span", { class: "muted" }, ` ${bytes(f.size)}`) : null)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null)), metadata);
   return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", {}, words), metadata);
 }
 
