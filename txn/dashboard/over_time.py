@@ -1,4 +1,4 @@
-"""What a chart of the page shows: throughput, times and lag over time.
+"""The series of the page's charts: input, throughput, times and lag over time.
 
 A line has a gap where nothing ran.
 """
@@ -24,7 +24,7 @@ _PAUSE_MS = 30_000
 
 
 def series(watched: Watched, minutes: int) -> dict[str, Any]:
-    """Return throughput, latency and lag over time, in evenly spaced buckets.
+    """Return input, throughput, times and lag, in evenly spaced buckets.
 
     Args:
         minutes: the span; 0: all of the index.
@@ -119,7 +119,7 @@ def _rates(
 
 
 def _ran(watched: Watched, buckets: Sequence[tuple[Any, ...]], starts: range) -> list[bool]:
-    """Tell for each piece of time whether a run went on, as far as is known.
+    """Return for each piece of time whether a run went on, as far as is known.
 
     The newest leader's life is known from ZooKeeper. Between two txids of one epoch, a run went on.
 
