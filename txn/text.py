@@ -1,18 +1,15 @@
-"""Text for people: foreign text, positions, durations and sizes, an error in one line."""
+"""Text for people: foreign text, durations and sizes, an error in one line."""
 
 from __future__ import annotations
 
-import json
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 __all__ = [
-    "describe",
     "duration",
     "event_time",
     "first_items",
@@ -25,7 +22,6 @@ __all__ = [
     "place_of",
     "placed",
     "printable",
-    "read_of",
     "size",
     "users_line",
 ]
@@ -38,9 +34,7 @@ _SPARK_OR_PYTHON = re.compile(
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, which the text says
-_LONG_STRING = 40
 _SHOWN_ITEMS = 3
-_SHOWN_LEVELS = 6
 _PLACE = "_txn_place"
 """Attribute of an error: the innermost place where it was raised."""
 
@@ -161,48 +155,6 @@ def size(count: int) -> str:
     while value >= 999.95 and unit < len(_UNITS):
         value, unit = value / 1000, unit + 1
     return f"{value:,.1f} {_UNITS[unit - 1]}"
-
-
-def describe(metadata: Any) -> str:
-    """Return a spout's metadata in short: file names, or JSON without its long parts."""
-    if metadata is None:
-        return "idle"
-    if isinstance(metadata, Mapping):
-        named = next((names for value in metadata.values() if (names := _file_names(value))), None)
-        if named is not None:
-            return printable(first_items(named))
-    return printable(_shortened(read_of(metadata)))
-
-
-def read_of(metadata: Any) -> Any:
-    """Return the part that was read, without a PartitionedSpout's other positions (`latest`)."""
-    if isinstance(metadata, Mapping) and set(metadata) == {"read", "latest"}:
-        return metadata["read"]
-    return metadata
-
-
-def _file_names(value: Any) -> list[str]:
-    """Return the last parts of the paths, if `value` is a list of objects with a path each."""
-    if not isinstance(value, list | tuple):
-        return []
-    paths = [item.get("path") for item in value if isinstance(item, Mapping)]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        return []
-    return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
-
-
-def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
-    if isinstance(value, Mapping | list | tuple) and not levels:
-        return "..."
-    if isinstance(value, Mapping):
-        return (
-            "{" + first_items([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
-        )
-    if isinstance(value, list | tuple):
-        return "[" + first_items([_shortened(item, levels - 1) for item in value]) + "]"
-    if isinstance(value, str):
-        return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
-    return json.dumps(value)
 
 
 def first_items(items: Sequence[str], most: int = _SHOWN_ITEMS) -> str:

@@ -372,8 +372,8 @@ def test_life_of_a_topology(program: Path) -> None:
 
     history = json.loads(run_txn(program, "history", "orders", "--json")[0])
     assert [(e["txid"], e["read"]) for e in history["txids"]] == [
-        (2, {"orders": "2.csv"}),
-        (1, {"orders": "1.csv"}),
+        (2, {"orders": "2.csv, 21 bytes"}),
+        (1, {"orders": "1.csv, 21 bytes"}),
     ]
 
     (program / ".txn/zookeeper").rename(program / "lost")

@@ -259,7 +259,7 @@ class Recording:
         return Fact(name, "COMMITTED in ZooKeeper", at, on_page, driver, metric, has_it)
 
     def _is_away(self, driver: Driver, at: float) -> Fact:
-        on_page = self._told("Waits for a source or storage that is away").wait_for
+        on_page = self._told("for a source or storage that does not answer").wait_for
         name, moment = "The source goes away", "its last answer"
         return Fact(name, moment, lambda: at, on_page, driver, "txn_blocked")
 

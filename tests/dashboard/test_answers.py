@@ -6,7 +6,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import BAD
 from txn.dashboard import api
+from txn.dashboard.over_time import series
+from txn.dashboard.watching.entries import Filter
 from txn.dashboard.watching.feed import Look
 from txn.dashboard.watching.run_files import RUNS_FOLDER, RunNote, write_note
 from txn.dashboard.watching.topologies import Watched
@@ -26,7 +29,7 @@ from txn.engine.reporting.report import InFlight
 from txn.machine.liveness import machine_id
 from txn.operations.status import status_of
 from txn.protocol.backend import TopologyStatus
-from txn.protocol.records import BatchRecord, CommittedRecord, Progress
+from txn.protocol.records import BatchRecord, CommittedRecord, LeaderIdentity, Progress
 
 NOW = 1_760_000_000_000
 """Two seconds after the beginning of a bucket of six seconds."""
@@ -54,6 +57,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
 def at_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are made at `NOW`."""
     monkeypatch.setattr("txn.dashboard.api._now_ms", lambda: NOW)
+    monkeypatch.setattr("txn.dashboard.over_time._now_ms", lambda: NOW)
 
 
 def read_once(table: WatchedTable) -> None:
@@ -67,15 +71,28 @@ def read_once(table: WatchedTable) -> None:
     table.watch(over, contextlib.nullcontext, changed)
 
 
-def filled(folder: Path, *commits_ms: int) -> Path:
-    """A table with a txid of 300 rows at each of these moments."""
+def filled(folder: Path, *commits_ms: int, epochs: Sequence[int] = (), **more: Any) -> Path:
+    """A table with a txid of 300 rows at each of these moments, all of epoch 1 if none is given."""
     table = made_table(folder / "table", {"txid": "long"})
     for txid, at_ms in enumerate(commits_ms, 1):
-        append_version(table, txid, publication(txid, rows=300), at_ms=at_ms)
+        epoch = epochs[txid - 1] if epochs else 1
+        append_version(table, txid, publication(txid, rows=300, epoch=epoch, **more), at_ms=at_ms)
     return table
 
 
-def tell(watched: Watched, committed: int, *open_ones: int, spouts: Mapping[str, Any] = {}) -> None:
+def leader(started: str) -> LeaderIdentity:
+    """This process, which leads since then."""
+    who = {"host": "alpha", "pid": os.getpid(), "epoch": 1, "token": "t"}
+    return LeaderIdentity(started=started, machine=machine_id(), **who)
+
+
+def tell(
+    watched: Watched,
+    committed: int,
+    *open_ones: int,
+    spouts: Mapping[str, Any] = {},
+    leader: LeaderIdentity | None = None,
+) -> None:
     """Let ZooKeeper say what is committed and open; a batch has the spouts' metadata, too."""
     progress = Progress(
         committed=CommittedRecord(txid=committed, epoch=1, spouts=dict(spouts), tables={}),
@@ -83,7 +100,7 @@ def tell(watched: Watched, committed: int, *open_ones: int, spouts: Mapping[str,
             BatchRecord(txid=txid, attempt=0, epoch=1, spouts=dict(spouts)) for txid in open_ones
         ),
     )
-    status = status_of(TopologyStatus("t", progress, 1, None, None, ()))
+    status = status_of(TopologyStatus("t", progress, 1, leader, None, ()))
     watched.looked(Look(time.time(), {"t": status}))
 
 
@@ -116,9 +133,74 @@ def test_the_small_chart_shows_the_whole_half_hour(tmp_path: Path, read: Read) -
 def test_series_leave_out_the_bucket_that_goes_on(tmp_path: Path, read: Read) -> None:
     """A part of a bucket would look as if the topology had become slow."""
     watched = read(filled(tmp_path, NOW - 3_600_000, NOW - 3000, NOW - 1000))
-    told = api.series(watched, 15)
+    told = series(watched, 15)
     assert (told["t"][-1], told["rows_per_s"][-1]) == ((NOW - 8000) / 1000, 50.0)
-    assert sum(told["rows_per_s"]) == 50.0
+    assert sum(filter(None, told["rows_per_s"])) == 50.0
+
+
+@pytest.mark.usefixtures("at_now")
+def test_a_line_has_a_gap_where_nothing_ran(tmp_path: Path, read: Read) -> None:
+    """It is at zero between two txids of one leader, and ends between two leaders."""
+    hour = 3_600_000
+    times = [NOW - 10 * hour, NOW - 8 * hour, NOW - 2 * hour]
+    watched = read(filled(tmp_path, *times, epochs=[1, 1, 2]))
+    told = series(watched, 0)
+    rates = dict(zip(told["t"], told["rows_per_s"], strict=True))
+    within = {rate for at, rate in rates.items() if NOW - 9.5 * hour < at * 1000 < NOW - 8.5 * hour}
+    between = {rate for at, rate in rates.items() if NOW - 7 * hour < at * 1000 < NOW - 3 * hour}
+    assert (within, between) == ({0}, {None})
+
+
+@pytest.mark.usefixtures("at_now")
+def test_an_idle_run_has_a_line_at_zero(tmp_path: Path, read: Read) -> None:
+    """From the start of its leader on, which ZooKeeper knows; before that there is none."""
+    watched = read(filled(tmp_path, NOW - 3_600_000, NOW - 1_200_000))
+    started = datetime.fromtimestamp((NOW - 1_800_000) / 1000, timezone.utc).isoformat()
+    tell(watched, 2, leader=leader(started))
+    told = series(watched, 60)
+    rates = dict(zip(told["t"], told["rows_per_s"], strict=True))
+    assert {rate for at, rate in rates.items() if at * 1000 > NOW - 1_100_000} == {0}
+    assert api.summary(watched)["spark"][-1] == 0
+
+
+@pytest.mark.usefixtures("at_now")
+def test_lag_has_a_gap_where_no_run_reports_it(tmp_path: Path, read: Read) -> None:
+    """A line does not go from the end of one run to the beginning of the next."""
+    watched = read(filled(tmp_path, NOW - 3_600_000))
+    for at in (-900, -890, -100, -90):
+        note(watched, tmp_path, at=NOW / 1000 + at, lags={"flights": {"files": 1}})
+    assert series(watched, 60)["lag"]["streams"][0]["values"] == [1, 1, None, 1, 1]
+
+
+@pytest.mark.usefixtures("at_now")
+def test_waiting_is_apart_from_processing(tmp_path: Path, read: Read) -> None:
+    """In the list, and over time."""
+    timings = {"started": 4.0, "processing": 900.0, "staged": 120.0, "processed": 3.0, "turn": 50.0}
+    watched = read(filled(tmp_path, NOW - 60_000, timings_ms=timings))
+    (line,) = api.transactions(watched, Filter(), None)["txids"]
+    told = series(watched, 15)
+    assert (line["processing_ms"], line["waiting_ms"]) == (123.0, 950.0)
+    assert [*filter(None, told["processing_ms"])] == [123.0]
+    assert [*filter(None, told["waiting_ms"])] == [950.0]
+
+
+@pytest.mark.usefixtures("at_now")
+@pytest.mark.parametrize(
+    ("metadata", "amounts"),
+    [
+        ({"start": 100, "end": 700}, ("records", 10.0, None)),
+        ({"files": [{"path": "a.csv", "size": 6000}]}, ("bytes", None, 100.0)),
+    ],
+)
+def test_input_is_counted_from_the_metadata(
+    metadata: Any, amounts: tuple[str, float | None, float | None], tmp_path: Path, read: Read
+) -> None:
+    """Records where the positions have them, else bytes; the other one is unknown."""
+    watched = read(filled(tmp_path, NOW - 30_000, read={"s": metadata}))
+    told = series(watched, 15)
+    assert (told["read_unit"], *api.summary(watched)["read_per_s"]) == amounts
+    step = told["t"][1] - told["t"][0]
+    assert sum(filter(None, told["read_per_s"])) * step == (600 if amounts[1] else 6000)
 
 
 @pytest.mark.usefixtures("at_now")
@@ -129,7 +211,7 @@ def test_lag_is_thinned_where_it_is_dense(tmp_path: Path, read: Read) -> None:
     new = [NOW / 1000 - 200 + each / 2 for each in range(400)]
     for number, at in enumerate([*old, *new]):
         note(watched, tmp_path, at=at, lags={"flights": {"files": number}})
-    told = api.series(watched, 60)["lag"]
+    told = series(watched, 60)["lag"]
     assert told["t"][:100] == old
     assert (told["t"][-1], told["streams"][0]["values"][-1]) == (new[-1], 499)
     assert len(told["t"]) == len(told["streams"][0]["values"]) <= 152
@@ -142,7 +224,7 @@ def test_lag_is_shown_before_the_first_txid(tmp_path: Path, read: Read) -> None:
     at = [NOW / 1000 - 900 + 10 * each for each in range(90)]
     for each in at:
         note(watched, tmp_path, at=each, lags={"flights": {"files": 1}})
-    assert api.series(watched, 60)["lag"]["t"] == at
+    assert series(watched, 60)["lag"]["t"] == at
 
 
 # --- what is wrong -----------------------------------------------------------------------------

@@ -110,8 +110,10 @@ def test_the_topology_is_drawn(seen: Seen) -> None:
     assert page.locator("svg.graph .node.slow").count() == 3
     assert page.locator(".flight").count() == 4
     page.locator(".chart canvas").nth(2).wait_for()
-    told = page.locator(".chart").nth(1).inner_text()
-    assert re.search(r"mean\s+[\d.]+ m?s", told)
+    told = page.locator(".chart", has_text="Time of a txid").inner_text()
+    assert re.search(r"processing\s+[\d.]+ m?s\s+waiting\s+[\d.]+ m?s", told)
+    assert page.locator(".chart", has_text="Bytes read").is_visible()
+    assert not page.locator(".chart", has_text="Records read").is_visible()
     page.get_by_role("button", name="15 min").click()
     assert page.get_by_role("button", name="15 min").get_attribute("aria-pressed") == "true"
     assert seen.is_quiet()
@@ -132,7 +134,7 @@ def test_transactions_are_endless_and_searched(seen: Seen) -> None:
     assert page.locator("tbody tr").count() == 1
     assert "q=2013-0077" in page.url
     page.get_by_role("searchbox").fill("nothing like it")
-    page.get_by_text("No txid fits.").wait_for()
+    page.get_by_text("No txid matches.").wait_for()
     page.get_by_role("searchbox").fill("")
     page.get_by_label("Which").select_option("quarantined")
     page.locator("tr[data-txid='180']").wait_for()
@@ -224,7 +226,7 @@ def test_an_idle_run_is_healthy(seen: Seen) -> None:
     page = seen.open("t/flights/topology")
     page.locator(".waits.calm").get_by_text("Waiting for new records.", exact=True).wait_for()
     page.get_by_text("Nothing is in flight.").wait_for()
-    assert page.locator(".stat", has_text="In flight").inner_text().split() == [
+    assert page.locator(".stat", has_text=re.compile("^In flight")).inner_text().split() == [
         "In",
         "flight",
         "0",
@@ -255,21 +257,118 @@ def test_charts_have_one_range_and_seconds_where_they_differ(seen: Seen) -> None
     assert seen.is_quiet()
 
 
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_every_text_can_be_read(seen: Seen, size: tuple[int, int]) -> None:
+    """No text is smaller than 12 px, in the graph and the charts neither."""
+    small = """() => [...document.querySelectorAll('body *')].filter((one) =>
+        [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+        && one.getClientRects().length && !one.closest('.sr')
+        && parseFloat(getComputedStyle(one).fontSize) * (one.getBoundingClientRect().width
+            / (one.getComputedTextLength?.() || one.getBoundingClientRect().width)) < 11.5)
+        .map((one) => one.textContent)"""
+    for where in ("", *(f"t/flights/{each}" for each in PAGES)):
+        page = seen.open(where, size)
+        page.wait_for_timeout(700)
+        assert page.evaluate(small) == []
+        page.context.close()
+    assert seen.is_quiet()
+
+
+def test_a_bar_ends_before_its_text(seen: Seen) -> None:
+    """The slowest txid's bar, too; processing and waiting are apart."""
+    page = seen.open("t/flights/transactions")
+    page.locator("tr[data-txid='240']").wait_for()
+    ends = """() => [...document.querySelectorAll('.times')].map((cell) => {
+        const box = (part) => part.getBoundingClientRect();
+        const bars = [...cell.querySelectorAll('.bar')].map((bar) => box(bar).right);
+        return box(cell.lastChild).left - Math.max(...bars);
+    })"""
+    assert min(page.evaluate(ends)) > 0
+    words = page.locator("tr[data-txid='240'] .times").inner_text()
+    assert re.fullmatch(r"[\d.]+ m?s \+ [\d.]+ m?s waiting", words.strip())
+    read = page.locator("tr[data-txid='240'] td.read").inner_text()
+    assert read == "flights 2013-0240.csv, 1.8 MB"
+    assert seen.is_quiet()
+
+
+@pytest.mark.parametrize(
+    ("where", "sentences"),
+    [
+        ("topology", ["Asking for the graph", "Asking for the batches"]),
+        ("transactions", ["Reading the newest txids"]),
+        ("tables", ["Asking for the tables"]),
+        ("trouble", ["Looking for what is wrong", "Counting the rows", "Reading failed attempts"]),
+    ],
+)
+def test_a_card_says_what_it_waits_for(seen: Seen, where: str, sentences: list[str]) -> None:
+    """Until the answer is there, it has a sentence and a skeleton, and is not white and empty."""
+    page = seen.open()
+    page.locator("article.card").wait_for()
+    page.route(re.compile(r"/api/(?!events|overview)"), lambda _: None)
+    page.goto(f"{seen.url}#/t/flights/{where}")
+    for sentence in sentences:
+        page.get_by_text(sentence).wait_for()
+    assert page.locator(".bone").count() >= 2 * len(sentences)
+    assert seen.is_quiet()
+
+
+def test_a_line_goes_on_over_idle_time_only(seen: Seen) -> None:
+    """No value while a run goes on is no gap; and a chart without a value says so."""
+    page = seen.open("t/flights/topology")
+    page.locator(".chart canvas").nth(1).wait_for()
+    drawn = """async () => {
+        const { Chart, gapped } = await import('./assets/charts.js');
+        const chart = new Chart('A', [{ label: 'a', colour: 'accent' }], String);
+        document.body.append(chart.node);
+        chart.set([[1, 2], [null, null]], [0, 3]);
+        const none = chart.place.textContent;
+        const values = gapped([1, null, 1, null, 1], [true, true, true, false, true]);
+        chart.set([[1, 2, 3, 4, 5], values], [0, 6]);
+        await new Promise((ready) => setTimeout(ready, 100));
+        const gaps = chart.plot.series[1]._paths.gaps.length;
+        return [none, gaps, chart.place.textContent.includes(none)];
+    }"""
+    assert page.evaluate(drawn) == ["Nothing was committed in this time.", 1, False]
+    assert seen.is_quiet()
+
+
+def test_what_is_not_known_is_called_unknown(seen: Seen) -> None:
+    """Numbers, times and sizes; a table's size is that of all its versions, too."""
+    page = seen.open("t/flights/tables")
+    page.locator("table.tables tbody tr").nth(2).wait_for()
+    words = "async () => { const f = await import('./assets/format.js'); "
+    words += "return [f.num(null), f.short(), f.bytes(null), f.ms(), f.clock(0)]; }"
+    assert page.evaluate(words) == ["unknown"] * 5
+    row = page.locator("table.tables tbody tr", has_text="delays")
+    row.get_by_text("nothing", exact=True).wait_for()  # VACUUM: no file is a week old
+    sizes = re.findall(r"([\d.]+) ([kM]B)", row.inner_text())
+    assert float(sizes[1][0]) * (1000 if sizes[1][1] == "MB" else 1) > float(sizes[0][0])
+    assert seen.is_quiet()
+
+
 def test_words_stay_in_the_boxes_of_the_graph(seen: Seen) -> None:
-    """They are cut by their width, whatever the letters are; rows are those that were staged."""
+    """A name is whole, on several lines; words are cut by their width, and a path shows its end."""
     page = seen.open("t/flights/topology")
     page.locator("svg.graph .node").nth(8).wait_for()
     drawn = """async () => {
         const { drawGraph } = await import('./assets/graph.js');
-        const wide = { id: 'a', kind: 'table', label: 'W'.repeat(40), words: 'W'.repeat(40) };
-        const one = { id: 'b', kind: 'table', label: 'b', words: '', rows: 1 };
-        document.querySelector('.graph-box').append(drawGraph({ nodes: [wide, one], edges: [] }));
+        const wide = { id: 'a', kind: 'table', label: 'W'.repeat(40), words: 'W'.repeat(90) };
+        const path = { id: 'b', kind: 'stage', label: 'b', words: `/${'W'.repeat(90)}/end.csv` };
+        const one = { id: 'c', kind: 'table', label: 'a/table_of_rows', words: '', rows: 1 };
+        const graph = drawGraph({ nodes: [wide, path, one], edges: [] });
+        document.querySelector('.graph-box').append(graph);
+        const room = (text) => text.parentNode.querySelector('rect').width.baseVal.value - 16;
+        const wider = (text) => text.getComputedTextLength() > room(text);
+        const of = (node, kind) => [...node.querySelectorAll(kind)].map((one) => one.textContent);
+        const told = (node) => [of(node, '.node-label').join(''), of(node, '.node-words')];
         const texts = [...document.querySelectorAll('.node text')];
-        return texts.map((text) => [text.textContent, text.getComputedTextLength()]);
+        return [texts.filter(wider).length, [...graph.querySelectorAll('.node')].map(told)];
     }"""
-    texts = page.evaluate(drawn)
-    assert max(width for _, width in texts) <= 176 - 16
-    assert texts[-1][0] == "1 staged"
+    wider, (wide, path, one) = page.evaluate(drawn)
+    assert wider == 0
+    assert (wide[0], len(wide[1]), wide[1][1][-1]) == ("W" * 40, 2, "…")
+    assert (path[1][0][0], path[1][-1][-7:]) == ("…", "end.csv")
+    assert one == ["table_of_rows", ["1 staged"]]
     assert seen.is_quiet()
 
 

@@ -106,7 +106,10 @@ def test_a_source_that_is_away_is_named_as_that(phases: str, blocked: int, stage
 
 def test_a_full_window_holds_planning_back():
     """Who plans waits for the oldest txid in flight."""
-    assert said("pppppppp")[0] == "planning waits: 8 of 8 txids in flight"
+    assert (
+        said("pppppppp")[0]
+        == "waiting for the current batches before reading more: 8 of 8 txids in flight"
+    )
 
 
 def test_processed_batches_wait_for_the_turn_before_them():
@@ -151,10 +154,10 @@ def test_the_source_is_told_from_planning():
     """A source with nothing to read, one that is being asked, and the pace that the user set."""
     assert said("", plan_idle=True) == ["source: nothing to read"]
     assert said("l", {"planned": NOW - 3}) == ["planning waits for the source: txid 11 (3.0 s)"]
-    assert said("", plan_scheduled=True) == ["planning waits for the emit interval"]
-    both = "planning waits for the emit interval, or until what was read is processed"
+    assert said("", plan_scheduled=True) == ["waiting for the emit interval before reading more"]
+    both = "waiting for the current batches before reading more"
     assert said("p", plan_scheduled=True)[0] == both
-    assert said("d", plan_scheduled=True)[0] == "planning waits for the emit interval"
+    assert said("d", plan_scheduled=True)[0] == "waiting for the emit interval before reading more"
 
 
 def test_the_end_of_planning_is_said():
@@ -242,7 +245,7 @@ def test_the_live_view_shows_who_waits_for_whom_in_eighty_columns():
     console.print(render(info, status("cdp", 3), [], (1.0, 2.0), NOW, 30))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert "held up by commits" in lines
-    assert "planning waits: 3 of 3 txids in flight" in lines
+    assert "waiting for the current batches before reading more: 3 of 3 txids in flight" in lines
     assert max(map(len, lines)) <= 80
 
 

@@ -174,7 +174,7 @@ def test_the_command_prints_what_each_table_would_get(
 
     told = run("--table", "totals").splitlines()
     assert told[:2] == [
-        "stream orders reads a.csv",
+        f"stream orders reads a.csv, {len(LINES)} bytes",
         "stream orders: 1 row broke the rule 'parses'",
     ]
     assert "table warehouse/totals: 3 rows" in told

@@ -95,7 +95,7 @@ BATCH = (
     r"the rows of stream 'orders' for table '{out}': "
 )
 END = (
-    r" It read orders: a\.csv\. Progress is intact: (correct the cause|let the spout .*)"
+    r" It read orders: a\.csv, 8 bytes\. Progress is intact: (correct the cause|let the spout .*)"
     r" and run again; the batch is replayed\."
 )
 IN_BATCH: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {

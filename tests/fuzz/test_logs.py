@@ -30,9 +30,9 @@ from txn.embedded.guard import read_credential
 from txn.errors import RecoveryRefusedError, SetupError, SourceChangedError, TxnError, UserError
 from txn.interfaces import PartitionPositions, Publication
 from txn.operations.history import _entry
+from txn.positions import describe
 from txn.protocol.rebuild import rebuild
 from txn.storage.storage import Storage
-from txn.text import describe
 
 MEMBER = {"txid": 1, "attempt_id": 0, "read": {"s": {"at": 1}}, "rows": 3, "digest": "d"}
 PUBLICATION = {

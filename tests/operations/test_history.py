@@ -14,7 +14,6 @@ from txn.errors import RecoveryRefusedError, UserError
 from txn.interfaces import Publication
 from txn.operations.history import history
 from txn.operations.table_logs import recent_publications, table_log
-from txn.text import describe
 
 
 def test_history_puts_the_tables_together(tmp_path: Path) -> None:
@@ -148,22 +147,3 @@ def test_unknown_publication_is_refused(tmp_path: Path, value: Any) -> None:
     append(tmp_path / "a", "txn", value)
     with pytest.raises(RecoveryRefusedError, match="Version 0 of table"):
         history("t", [str(tmp_path / "a")])
-
-
-@pytest.mark.parametrize(
-    ("metadata", "text"),
-    [
-        (None, "idle"),
-        ({"files": [{"path": "x/a.csv", "size": 1}], "seen": "x" * 99}, "a.csv"),
-        ({"files": [{"path": f"{i}.csv"} for i in range(5)]}, "0.csv, 1.csv, 2.csv and 2 more"),
-        ({"read": {"p0": 7}, "latest": {"p0": 7, "p1": 3}}, "{p0: 7}"),
-        (
-            {"offset": 3, "blob": "x" * 41, "list": [1, 2]},
-            "{offset: 3, blob: (41 characters), list: [1, 2]}",
-        ),
-        (12, "12"),
-    ],
-)
-def test_metadata_is_told_in_a_few_words(metadata: Any, text: str) -> None:
-    """Files are told by name, other metadata as JSON without its long parts."""
-    assert describe(metadata) == text

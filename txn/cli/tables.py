@@ -13,14 +13,15 @@ from rich.text import Text
 from txn.cli.words import broken_rules, short_name
 from txn.delta.upkeep import UpkeepPlan
 from txn.interfaces.event_time import EventTime
-from txn.interfaces.publication import processing_ms
+from txn.interfaces.publication import processing_ms, waiting_ms
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
 from txn.operations.rows.bad_rows import BadRow, RuleRows
 from txn.operations.status import Status
 from txn.operations.tables.table_status import TableStatus
+from txn.positions import describe
 from txn.protocol.records import BatchRecord, NoticesRecord, Progress
-from txn.text import describe, duration, event_time, printable, size
+from txn.text import duration, event_time, printable, size
 
 __all__ = [
     "bad_rows_table",
@@ -199,11 +200,11 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     ruled = any(entry.violations for entry in entries)
     timed = any(entry.watermark is not None for entry in entries)
     emptied = any(entry.quarantined is not None or entry.gives_up for entry in entries)
-    columns = ["txid", "epoch", "published", "read", "rows (version)", "processing"]
+    columns = ["txid", "epoch", "published", "read", "rows (version)", "processing", "waiting"]
     columns += [*["watermark"] * timed, *["broken rules"] * ruled, *["quarantined"] * emptied]
     result = _table(*columns)
     for entry in entries:
-        read = "; ".join(f"{describe(metadata)}" for metadata in entry.read.values()) or "nothing"
+        read = "; ".join(describe(m) for m in entry.read.values() if m is not None) or "nothing"
         rows = ", ".join(
             f"{short_name(table)} {entry.rows[table]:,} (v{version})"
             for table, version in entry.tables.items()
@@ -215,6 +216,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             read,
             rows,
             f"{processing_ms(entry.timings_ms):,.0f} ms",
+            f"{waiting_ms(entry.timings_ms):,.0f} ms",
             *["none" if entry.watermark is None else event_time(entry.watermark)] * timed,
             *[broken_rules(entry.violations) or "none"] * ruled,
             *[_emptied(entry)] * emptied,
@@ -305,7 +307,7 @@ def _grid() -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
-        right = name in ("epoch", "version", "first txid", "processing")
+        right = name in ("epoch", "version", "first txid", "processing", "waiting")
         table.add_column(
             name,
             justify="right" if right else "left",

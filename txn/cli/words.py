@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from txn.engine.reporting.bottleneck import BOUND_NAMES
 from txn.engine.reporting.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.interfaces import Lag
-from txn.interfaces.publication import Violations, processing_ms
+from txn.interfaces.publication import Violations, processing_ms, waiting_ms
 from txn.text import duration, printable, size
 
 __all__ = [
@@ -41,14 +41,10 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
     """Return the milliseconds of processing, of waiting for Spark and the turn, and of the turn."""
     durations = Timeline(dict(batch.times)).durations_ms()
-
-    def total(*stations: str) -> float:
-        return sum(durations.get(station, 0.0) for station in stations)
-
     return (
         processing_ms(durations),
-        total("processing", "turn"),
-        total("prepared", "published", "committed"),
+        waiting_ms(durations),
+        sum(durations.get(station, 0.0) for station in ("prepared", "published", "committed")),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from txn.config.location import as_option
+from txn.dashboard.over_time import series, spark
 from txn.dashboard.watching.entries import Filter, IndexedTxid, Part
 from txn.dashboard.watching.run_files import RunNote
 from txn.dashboard.watching.tables import difference, first_rows
@@ -24,6 +25,7 @@ from txn.engine.reporting.report import InFlight
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.rows.bad_rows import bad_rows_among, has_bad_rows
+from txn.positions import describe
 from txn.text import event_time
 
 __all__ = [
@@ -32,7 +34,6 @@ __all__ = [
     "graph",
     "overview",
     "rows",
-    "series",
     "tables",
     "topology",
     "transaction",
@@ -48,10 +49,6 @@ MOMENT_SECS = 0.25
 _summaries: WeakKeyDictionary[Watched, tuple[int, float, dict[str, Any]]] = WeakKeyDictionary()
 """Topology -> (revision, time in monotonic seconds, its newest summary)."""
 _RATE_SECS = 60
-_SPARK_MINUTES = 30
-_SPARK_POINTS = 60
-_POINTS = 150
-_LEAST_SPAN_MS = 120_000
 _LONGEST_METADATA = 100_000
 _NEWEST_TXIDS = 200
 _BAD_ROWS = 50
@@ -81,7 +78,7 @@ def summary(watched: Watched) -> dict[str, Any]:
 def _summary(watched: Watched) -> dict[str, Any]:
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
-    rows, _ = watched.index.rate(now, _RATE_SECS * 1000)
+    rows, _, *read = watched.index.rate(now, _RATE_SECS * 1000)
     all_troubles = troubles(watched)
     from_zookeeper = status.to_json() if status else {}
     held_up = note.held_up_by if note else None
@@ -93,7 +90,9 @@ def _summary(watched: Watched) -> dict[str, Any]:
         "error": watched.error,
         "live": note is not None,
         "committed": watched.committed,
+        "began_ms": watched.index.times_ms()[0],
         "rows_per_s": rows / _RATE_SECS,
+        "read_per_s": [None if count is None else count / _RATE_SECS for count in read],
         "last_commit_ms": watched.index.times_ms()[1],
         "lag": note.lags if note else None,
         "planned": note.planned if note else None,
@@ -106,7 +105,7 @@ def _summary(watched: Watched) -> dict[str, Any]:
         "troubles": _counted(all_troubles),
         "set_aside": rows_set_aside(watched),
         "worst": next((one.what for one in all_troubles if not one.is_over), None),
-        "spark": _spark(watched, now),
+        "spark": spark(watched, now),
         "reads_old": watched.reads_old,
     }
 
@@ -114,19 +113,6 @@ def _summary(watched: Watched) -> dict[str, Any]:
 def _counted(entries: list[Trouble]) -> dict[str, int]:
     open_ones = [one.level for one in entries if not one.is_over]
     return {level: open_ones.count(level) for level in ("error", "warning", "note")}
-
-
-def _spark(watched: Watched, now: int) -> list[float]:
-    """Return the rows per second of the last half hour, evenly spaced."""
-    bucket = _SPARK_MINUTES * 60_000 // _SPARK_POINTS
-    last = now // bucket
-    points = [0.0] * _SPARK_POINTS
-    since = (last - _SPARK_POINTS + 1) * bucket
-    for at, _, rows_, *_ in watched.index.series(since, now, bucket):
-        place = at // bucket - (last - _SPARK_POINTS + 1)
-        if 0 <= place < _SPARK_POINTS:
-            points[place] = rows_ / (bucket / 1000)
-    return points
 
 
 # --- one topology ----------------------------------------------------------------------------
@@ -150,6 +136,7 @@ def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
         "graph": graph(watched),
         "flights": [asdict(flight) for flight in _in_flight(note)] if note else open_ones,
         "spouts": _short(from_zookeeper.get("spouts", {})),
+        "reads": _in_words(from_zookeeper.get("spouts", {})),
         "changes": from_zookeeper.get("changes"),
         "notices": from_zookeeper.get("notices"),
         "settings": [
@@ -224,64 +211,6 @@ def _node(
     return {"id": name, "kind": kind, "label": label, "words": words, "rows": weight, "why": why}
 
 
-def series(watched: Watched, minutes: int) -> dict[str, Any]:
-    """Return throughput, latency and lag over time, in evenly spaced buckets.
-
-    Args:
-        minutes: the span; 0: all of the index.
-    """
-    now = _now_ms()
-    first, last = watched.index.times_ms()
-    first, last = first or now, last or now  # nothing yet: an empty span
-    until = now if minutes else max(last, first + 1)
-    since = max(first, now - minutes * 60_000) if minutes else first
-    since = min(since, until - _LEAST_SPAN_MS)
-    bucket = max(1000, (until - since) // _POINTS)
-    buckets = {row[0]: row for row in watched.index.series(since, until, bucket)}
-    starts = range(since // bucket * bucket, until + 1, bucket)
-    # Only a part of the newest bucket has passed: too little for a rate.
-    starts = starts[:-1] if minutes else starts
-    seconds = bucket / 1000
-    # A run whose first batch hangs has lag, and no txid.
-    from_ms = now - minutes * 60_000 if minutes else since
-    rows_ = [buckets.get(at) for at in starts]
-    return {
-        "range": [from_ms / 1000, until / 1000],
-        "t": [at / 1000 for at in starts],
-        "rows_per_s": [row[2] / seconds if row else 0 for row in rows_],
-        "mean_ms": [row[3] if row else None for row in rows_],
-        "max_ms": [row[4] if row else None for row in rows_],
-        "processing_ms": [row[5] if row else None for row in rows_],
-        "lag": _lags(watched, from_ms),
-    }
-
-
-def _lags(watched: Watched, since: int) -> dict[str, Any]:
-    """Return lag over time, from samples taken while the page ran."""
-    samples = [sample for sample in watched.samples if sample.at_ms >= since]
-    # By time, because older samples are sparse.
-    step = max(1, (samples[-1].at_ms - samples[0].at_ms) // _POINTS) if samples else 1
-    samples = list({sample.at_ms // step: sample for sample in samples}.values())
-    names = list(dict.fromkeys(name for sample in samples for name in sample.lag))
-    units = ("records", "files", "versions", "bytes", "seconds")
-    chosen: dict[str, str] = {}
-    for name in names:
-        lags = [sample.lag.get(name, {}) for sample in samples]
-        chosen[name] = next((u for u in units if any(u in lag for lag in lags)), "")
-    return {
-        "t": [sample.at_ms / 1000 for sample in samples],
-        "streams": [
-            {
-                "name": name,
-                "unit": unit,
-                "values": [sample.lag.get(name, {}).get(unit) for sample in samples],
-            }
-            for name, unit in chosen.items()
-            if unit
-        ],
-    }
-
-
 # --- transactions ----------------------------------------------------------------------------
 
 
@@ -307,7 +236,11 @@ def _line(watched: Watched, one: IndexedTxid) -> dict[str, Any]:
         "at_ms": one.at_ms,
         "rows": one.rows,
         "read": one.read,
+        "records": one.records,
+        "bytes": one.bytes,
         "total_ms": one.total_ms,
+        "processing_ms": one.processing_ms,
+        "waiting_ms": one.waiting_ms,
         "group": [one.first, one.last] if one.last > one.first else None,
         "quarantined": one.quarantined,
         "replay_of": one.replay_of,
@@ -341,6 +274,7 @@ def transaction(watched: Watched, txid: int) -> dict[str, Any]:
         **_line(watched, one),
         "timings_ms": dict(one.timings_ms),
         "metadata": _short(member.read if member else {}),
+        "reads": _in_words(member.read if member else {}),
         "violations": merged_violations(part.violations for part in parts),
         "watermark": _watermark(member),
         "attempts": failures,
@@ -383,6 +317,7 @@ def _open_txid(watched: Watched, txid: int) -> dict[str, Any]:
         "quarantined": batch["quarantined"],
         "replay_of": batch["replay_of"],
         "metadata": _short(batch["spouts"]),
+        "reads": _in_words(batch["spouts"]),
         "attempts": [],
         "tables": [],
     }
@@ -429,6 +364,10 @@ def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str
     ]
 
 
+def _in_words(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {stream: describe(value) for stream, value in metadata.items()}
+
+
 def _short(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata by stream; long ones are cut and marked."""
     short: dict[str, Any] = {}
@@ -451,7 +390,9 @@ def tables(watched: Watched) -> dict[str, Any]:
     for table in watched.tables:
         follower = table.follower
         compaction = next(iter(watched.index.versions(table.number, None, 1, "compaction")), None)
-        facts = table.ask_facts()
+        facts, stored = table.ask_facts(), table.ask_stored()
+        span = watched.index.span(table.number)
+        newest = watched.index.version_of(table.number, span[1]) if span else None
         listed.append(
             {
                 "name": table.name,
@@ -459,8 +400,10 @@ def tables(watched: Watched) -> dict[str, Any]:
                 "version": follower.newest if follower and follower.newest >= 0 else None,
                 "oldest_version": follower.oldest if follower and follower.newest >= 0 else None,
                 "committed_version": committed.get(table.name),
-                "span": watched.index.span(table.number),
+                "span": span,
+                "newest": newest and watched.index.published(table.number, newest),
                 "facts": asdict(facts) if facts else None,
+                "stored": asdict(stored) if stored else None,
                 "compacted_ms": compaction.at_ms if compaction else None,
                 "compacted_version": compaction.version if compaction else None,
             }

@@ -40,6 +40,7 @@ __all__ = [
     "least_hours",
     "plan_optimize",
     "plan_vacuum",
+    "stored_bytes",
 ]
 
 Operation = Literal["optimize", "vacuum"]
@@ -224,6 +225,13 @@ def plan_vacuum(
     sizes = {path: stored[path] for path in free & stored.keys() if not path.startswith(others)}
     paths, total = tuple(sorted(sizes)), sum(sizes.values())
     return replace(plan, chosen=len(paths), chosen_bytes=total, paths=paths)
+
+
+def stored_bytes(storage: Storage) -> int:
+    """Return the bytes of a table's files, those of its old versions included."""
+    stored = dict(_stored(storage))
+    others = ("_delta_log/", *_tables_within(stored))
+    return sum(size for path, size in stored.items() if not path.startswith(others))
 
 
 def _expired(table: DeltaTable, hours: int) -> list[str]:

@@ -41,6 +41,7 @@ __all__ = [
     "merged_violations",
     "processing_ms",
     "summed_violations",
+    "waiting_ms",
 ]
 
 PUBLICATION_KEY = "txn"
@@ -361,6 +362,11 @@ def processing_ms(timings_ms: Mapping[str, float]) -> float:
     It leaves out `processing`, the wait until Spark had room for the batch.
     """
     return sum(timings_ms.get(station, 0.0) for station in ("staged", "processed"))
+
+
+def waiting_ms(timings_ms: Mapping[str, float]) -> float:
+    """The time that a batch waited for Spark and for its commit turn, in milliseconds."""
+    return sum(timings_ms.get(station, 0.0) for station in ("processing", "turn"))
 
 
 @dataclass(frozen=True)

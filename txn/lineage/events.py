@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from txn.errors import SetupError
 from txn.observers import AttemptBegan, BatchCommitted, RunBegan, RunEnded, RunEvent, TablePublished
+from txn.positions import read_of
 from txn.storage.locations import identity
-from txn.text import first_line, read_of
+from txn.text import first_line
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient

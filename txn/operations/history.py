@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from txn.interfaces.publication import merged_violations
 from txn.notebook.charts import TxidFacts
 from txn.operations.table_logs import table_log
+from txn.positions import describe
 from txn.protocol.stream_names import Renamed, rename_keys
-from txn.text import describe, event_time
+from txn.text import event_time
 
 if TYPE_CHECKING:
     from txn.interfaces import Committer, TablePublication

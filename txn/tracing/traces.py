@@ -35,7 +35,7 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
-from txn.text import describe
+from txn.positions import describe
 from txn.tracing.provider import missing, of_program, own_provider, processors
 
 if TYPE_CHECKING:

@@ -258,8 +258,8 @@ def test_series_add_up_by_time(index: LogIndex) -> None:
         (2000, 2, 5),
         (4000, 1, 4),
     ]
-    assert found[0][3:] == (129.0, 129.0, 123.0)
-    assert index.rate(BEGAN_MS + 4500, 2000) == (7, 2)
+    assert found[0][3:] == (129.0, 123.0, 2.0, None, None, 1, 1)
+    assert index.rate(BEGAN_MS + 4500, 2000) == (7, 2, None, None)
     assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 4000)
 
 
@@ -269,10 +269,10 @@ def test_a_rate_goes_by_the_clock_of_who_publishes(index: LogIndex) -> None:
     """
     ahead = [commit(v, publication(v, rows=1)) for v in range(1, 8)]
     index.add_newer(0, ahead)
-    assert index.rate(BEGAN_MS - 3_600_000, 2000) == (2, 2)
+    assert index.rate(BEGAN_MS - 3_600_000, 2000)[:2] == (2, 2)
     late = Commit(8, BEGAN_MS - 3_599_000, "WRITE", publication=publication(8, rows=5))
     index.add_newer(0, [late])
-    assert index.rate(BEGAN_MS - 3_598_500, 2000) == (5, 1)
+    assert index.rate(BEGAN_MS - 3_598_500, 2000)[:2] == (5, 1)
 
 
 def test_failures_are_kept_once_and_the_newest(
@@ -328,5 +328,5 @@ def test_an_empty_index_has_answers(index: LogIndex) -> None:
     """Before anything was read, every question has an answer that says so."""
     assert index.page(Filter()).txids == ()
     assert (index.txid(1), index.span(), index.version_of(0, 1)) == (None, None, None)
-    assert (index.times_ms(), index.rate(0, 1), index.series(0, 1, 1)) == ((0, 0), (0, 0), [])
+    assert (index.times_ms(), index.rate(0, 1), index.series(0, 1, 1)) == ((0, 0), (0, 0, 0, 0), [])
     assert counts(index) == {"txids": 0, "versions": 0, "failures": 0}

@@ -20,7 +20,7 @@ from txn.cli.options import (
 )
 from txn.errors import UserError
 from txn.spark.lazy import sf
-from txn.text import describe, printable
+from txn.text import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,6 +135,7 @@ def _parts(result: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from txn.cli.words import NOTHING_SET_ASIDE
+    from txn.positions import describe
 
     for stream, position in result.read.items():
         what = "has nothing to read" if position is None else f"reads {describe(position)}"

@@ -18,13 +18,21 @@ let last = null;
 
 const current = () => route().name || last || live.overview?.topologies[0]?.name || null;
 
+const compact = (n) => (n < 1000 ? String(n) : n < 1e6 ? `${Math.floor(n / 1000)}k` : `${Math.floor(n / 1e6)}M`);
+
+function troubleCount(one) {
+  const open = one.troubles.error + one.troubles.warning;
+  if (!open && !one.set_aside) return null;
+  return h("span", { class: `count ${one.troubles.error ? "err" : "warn"}` }, compact(open || one.set_aside), h("span", { class: "sr" }, open ? " open" : " rows set aside"));
+}
+
 function chrome() {
   const at = route(), name = current(), names = live.overview?.topologies.map((t) => t.name) || [];
   if (name) last = name;
   const one = name ? topologyNamed(name) : null;
-  show($("nav"), [at.page, name, one?.troubles], () => PAGES.map(([id, words], i) => h("a", {
+  show($("nav"), [at.page, name, one?.troubles, one?.set_aside], () => PAGES.map(([id, words], i) => h("a", {
     href: id === "overview" || !name ? "#/" : link(name, id), "aria-current": at.page === id ? "page" : null, "data-key": id, title: `${words} (${i + 1})`,
-  }, words, id === "trouble" && one && (one.troubles.error || one.troubles.warning) ? h("span", { class: `count ${one.troubles.error ? "err" : "warn"}` }, String(one.troubles.error + one.troubles.warning), h("span", { class: "sr" }, " open")) : null)));
+  }, words, id === "trouble" && one ? troubleCount(one) : null)));
   const select = $("topology");
   show(select, [names, name], () => names.map((each) => h("option", { value: each, selected: each === name }, each)));
   select.hidden = names.length === 0;
@@ -103,7 +111,6 @@ $("topology").addEventListener("change", (event) => { const page = route().page;
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.view.painted?.());
 addEventListener("hashchange", render);
 live.listeners.add(changed);
-$("main").replaceChildren(h("p", { class: "loading" }, "Connecting…"));
 chrome();
 listen();
 get("overview").then((told) => { if (!live.overview) { live.overview = told; live.connected = true; render(); } }).catch((error) => {

@@ -59,6 +59,9 @@ export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word
 
 export const empty = (title, ...words) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), ...words.map((w) => (w instanceof Node ? w : h("p", {}, w))));
 
+// What is shown while an answer is on its way: one sentence, and where the answer will be.
+export const skeleton = (words, lines = 3) => h("div", { class: "loading", role: "status" }, h("p", {}, words), Array.from({ length: lines }, () => h("i", { class: "bone" })));
+
 export const panel = (title, ...children) => {
   const id = `p-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
   return h("section", { class: "panel", "aria-labelledby": id }, h("h2", { id }, title), ...children);

@@ -3,10 +3,12 @@
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 
-export const num = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+export const UNKNOWN = "unknown";
+
+export const num = (n) => (n === null || n === undefined ? UNKNOWN : whole.format(n));
 
 export function short(n) {
-  if (n === null || n === undefined) return "–";
+  if (n === null || n === undefined) return UNKNOWN;
   const size = Math.abs(n);
   if (size >= 1e9) return `${tenth.format(n / 1e9)} G`;
   if (size >= 1e6) return `${tenth.format(n / 1e6)} M`;
@@ -15,7 +17,7 @@ export function short(n) {
 }
 
 export function bytes(n) {
-  if (n === null || n === undefined) return "–";
+  if (n === null || n === undefined) return UNKNOWN;
   if (n < 1000) return `${n} B`;
   const units = ["kB", "MB", "GB", "TB", "PB"];
   let at = -1;
@@ -24,7 +26,7 @@ export function bytes(n) {
 }
 
 export function ms(n) {
-  if (n === null || n === undefined) return "–";
+  if (n === null || n === undefined) return UNKNOWN;
   if (n < 1) return `${tenth.format(n)} ms`;
   if (n < 1000) return `${whole.format(n)} ms`;
   return seconds(n / 1000);
@@ -41,7 +43,7 @@ export function seconds(n) {
 const pad = (n) => String(n).padStart(2, "0");
 
 export function clock(at) {
-  if (!at) return "–";
+  if (!at) return UNKNOWN;
   const d = new Date(at);
   const time = `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
   const today = new Date().toDateString() === d.toDateString();
@@ -61,13 +63,16 @@ export function lag(streams, planned) {
   return Object.entries(streams).map(([stream, by]) => ({ stream, words: lagWords(by, planned?.[stream]) })).filter((x) => x.words);
 }
 
-export function lagWords(by, planned = {}) {
+export function lagWords(by, planned) {
+  const amounts = Object.values(by), behind = amounts.some((n) => n > 0);
+  if (amounts.length && !behind) return "none";
   const told = [];
   for (const unit of ["records", "files", "versions"]) if (by[unit] !== undefined) told.push(`${short(by[unit])} ${by[unit] === 1 ? unit.slice(0, -1) : unit}`);
   if (by.bytes !== undefined) told.push(bytes(by.bytes));
   if (by.seconds !== undefined) told.push(seconds(by.seconds));
-  const part = Object.values(planned).some((n) => n > 0) ? ` (${lagWords(planned)} planned)` : "";
-  return told.join(", ") + part;
+  if (!planned || !Object.values(planned).some((n) => n > 0)) return told.join(", ");
+  const all = Object.entries(planned).every(([unit, n]) => n >= by[unit]);
+  return `${told.join(", ")} (${all ? "all" : lagWords(planned)} in flight)`;
 }
 
 export const count = (n, one, many) => `${num(n)} ${n === 1 ? one : many || `${one}s`}`;
@@ -76,10 +81,10 @@ export const tableName = (path) => path.replace(/\/+$/, "").split("/").pop() || 
 
 export const BOUNDS = {
   source: "the source", processing: "processing", commit: "commits", away: "a source or storage that is away",
-  replay: "replays", idle: "nothing, no new records", ended: "nothing: it ends",
+  replay: "replays", idle: "nothing: all records are read", ended: "nothing: it ends",
 };
 
 export const STATES = {
-  running: ["Running", "ok"], starting: ["Looking", "muted"], lost: ["Leader lost", "err"],
+  running: ["Running", "ok"], starting: ["Asking ZooKeeper", "muted"], lost: ["Leader lost", "err"],
   standby: ["Standby only", "warn"], stopped: ["Stopped", "muted"], died: ["Died", "err"], absent: ["Never run", "muted"], unknown: ["Unknown", "err"],
 };

@@ -1,9 +1,9 @@
 // Every txid, newest first, out of the tables' logs; and one of them whole.
 
 import { get, topologyNamed } from "./data.js";
-import { badge, copyable, empty, h, show } from "./dom.js";
+import { badge, copyable, empty, h, show, skeleton } from "./dom.js";
 import { go, link, route } from "./address.js";
-import { clock, count, iso, ms, num, tableName } from "./format.js";
+import { bytes, clock, count, iso, ms, num, tableName } from "./format.js";
 
 const ONLY = [["all", "All"], ["open", "Not committed yet"], ["quarantined", "Quarantined"], ["replayed", "Replayed"], ["failed", "With failed attempts"], ["broken", "With broken rules"], ["grouped", "In a group"]];
 const STATIONS = { started: "start", processing: "wait for Spark", staged: "process", processed: "acknowledge", turn: "wait for its turn", prepared: "prepare", published: "publish" };
@@ -13,14 +13,18 @@ const MOST_ASKED = 5;
 
 function marks(one) {
   return [
-    one.committed === false ? badge("open", "warn", "ZooKeeper does not have it as committed yet") : null,
+    one.committed === false ? badge("not committed yet", "warn", "The tables have it, and ZooKeeper does not have it as committed yet") : null,
     one.quarantined ? badge("quarantined", "err", one.quarantined) : null,
     one.replay_of !== null && one.replay_of !== undefined ? badge(one.replay_of ? `replays ${one.replay_of}` : "replay", "info") : null,
-    one.failures ? badge(`${one.failures} failed`, "warn", "Attempts that failed before") : one.attempt ? badge(`attempt ${one.attempt}`, "", "Earlier attempts failed") : null,
-    one.broken ? badge(`${num(one.broken)} broke a rule`, "warn") : null,
-    one.group ? badge(`group ${one.group[0]}–${one.group[1]}`, "", "They share one version of each table") : null,
+    one.failures ? badge(`${count(one.failures, "attempt")} failed`, "warn") : one.attempt ? badge(`attempt ${one.attempt}`, "", "Earlier attempts failed") : null,
+    one.broken ? badge(`${count(one.broken, "row")} broke a rule`, "warn") : null,
+    one.group ? badge(`group ${one.group[0]}–${one.group[1]}`, "", "Published together, as one version of each table") : null,
   ];
 }
+
+const bar = (kind, part, slowest) => h("i", { class: `bar ${kind}`, vars: { "--part": String(Math.min(1, part / Math.max(1, slowest))) } });
+
+const times = (one) => `${ms(one.processing_ms)} + ${ms(one.waiting_ms)} waiting`;
 
 function line(one, name, params, slowest) {
   const address = link(name, "transactions", [one.txid], params);
@@ -29,7 +33,7 @@ function line(one, name, params, slowest) {
     h("td", { class: "time" }, h("time", { datetime: iso(one.at_ms), title: iso(one.at_ms) }, clock(one.at_ms))),
     h("td", { class: "read", title: one.read }, one.read || h("span", { class: "none" }, "nothing")),
     h("td", { class: "n" }, num(one.rows)),
-    h("td", { class: "n took" }, h("i", { class: "bar", vars: { "--part": String(Math.min(1, one.total_ms / Math.max(1, slowest))) } }), h("span", {}, ms(one.total_ms))),
+    h("td", { class: "took", title: `${ms(one.total_ms)} from its plan to its commit` }, h("div", { class: "times" }, h("span", { class: "bars" }, bar("work", one.processing_ms, slowest), bar("wait", one.waiting_ms, slowest)), h("span", {}, times(one)))),
     h("td", { class: "marks" }, marks(one)));
   return row;
 }
@@ -42,10 +46,10 @@ export function transactions(root, at) {
   const table = h("select", { "aria-label": "Table" }, h("option", { value: "" }, "All tables"));
   const told = h("span", { class: "told", role: "status", "aria-live": "polite" });
   const body = h("tbody", {});
-  const sentinel = h("div", { class: "sentinel" });
+  const sentinel = h("div", { class: "sentinel" }, skeleton("Reading the newest txids from the tables' logs…", 6));
   const fresh = h("button", { type: "button", class: "button fresh", hidden: true, onclick: () => { scrollTo(0, 0); reload(); } }, "Newer txids");
   const detail = h("aside", { class: "detail", hidden: true, "aria-label": "One txid", tabindex: "-1" });
-  const list = h("div", { class: "list" }, h("div", { class: "scroller", role: "region", "aria-label": "Transactions", tabindex: "0" }, h("table", { class: "txids" }, h("thead", {}, h("tr", {}, ["txid", "published", "read"].map((w) => h("th", { scope: "col" }, w)), h("th", { scope: "col", class: "n" }, "rows staged"), h("th", { scope: "col", class: "n" }, "plan to turn"), h("th", { scope: "col" }, h("span", { class: "sr" }, "remarks")))), body)), sentinel);
+  const list = h("div", { class: "list" }, h("div", { class: "scroller", role: "region", "aria-label": "Transactions", tabindex: "0" }, h("table", { class: "txids" }, h("thead", {}, h("tr", {}, ["txid", "published", "read"].map((w) => h("th", { scope: "col" }, w)), h("th", { scope: "col", class: "n" }, "rows staged"), h("th", { scope: "col" }, "processing + waiting"), h("th", { scope: "col" }, h("span", { class: "sr" }, "remarks")))), body)), sentinel);
   root.append(h("h1", { class: "sr" }, `Transactions of ${name}`), h("form", { class: "filters", role: "search", onsubmit: (e) => { e.preventDefault(); apply(); } }, search, only, table, told, fresh), h("div", { class: "split" }, list, detail));
 
   get("tables", { name }, stop.signal).then((all) => { for (const t of all.tables) table.append(h("option", { value: t.name, selected: params.table === t.name, title: t.name }, tableName(t.name))); if (params.table) table.value = params.table; }).catch(() => {});
@@ -115,12 +119,12 @@ export function transactions(root, at) {
 
   function tell(page) {
     const filtered = params.q || params.only || params.table;
-    const span = page.span ? `txids ${num(page.span[0])} to ${num(page.span[1])} are indexed${page.reads_old ? "; older ones are being read" : ""}` : "";
+    const span = page.span ? `txids ${num(page.span[0])} to ${num(page.span[1])} can be searched${page.reads_old ? "; older ones are being read" : ""}` : "";
     told.textContent = filtered ? `${count(rows.size, "txid")}${page.before ? ` so far, searched down to txid ${num(page.before)}` : ""}; ${span}` : span;
     if (rows.size === 0 && page.before === null) {
-      sentinel.replaceChildren(filtered ? empty("No txid fits.", page.reads_old ? "Older ones are still being read." : "Search for less, or take away a filter.") : empty("Nothing is committed yet.", "The first txid appears here by itself."));
+      sentinel.replaceChildren(filtered ? empty("No txid matches.", page.reads_old ? "Older ones are still being read." : "Search for something else, or remove a filter.") : empty("Nothing is committed yet.", "The first txid appears here by itself."));
     } else if (rows.size >= MOST_ROWS) tellFull();
-    else sentinel.replaceChildren(page.before === null ? h("p", { class: "hint" }, page.reads_old ? "Older txids are being read…" : "That is the first one that the logs have.") : h("p", { class: "hint" }, "…"));
+    else sentinel.replaceChildren(page.before === null ? h("p", { class: "hint" }, page.reads_old ? "Older txids are being read…" : "This is the oldest txid in the tables' logs.") : h("p", { class: "hint" }, "…"));
     if (page.before === null && page.reads_old && !stop.signal.aborted) { const mine = stop; setTimeout(() => { if (mine === stop) { ended = false; before = rows.size ? Math.min(...rows.keys()) : null; more(); } }, 1500); }
   }
 
@@ -150,7 +154,7 @@ export function transactions(root, at) {
         for (const txid of news) { add(txid); rows.get(txid.txid).classList.add("new"); }
         trim();
         covered = first.span ? first.span[1] : -1;
-        if (news.length && rows.size === news.length) tell(page); else if (first.span) { const filtered = params.q || params.only || params.table; if (!filtered) told.textContent = `txids ${num(first.span[0])} to ${num(first.span[1])} are indexed${first.reads_old ? "; older ones are being read" : ""}`; }
+        if (news.length && rows.size === news.length) tell(page); else if (first.span) { const filtered = params.q || params.only || params.table; if (!filtered) told.textContent = `txids ${num(first.span[0])} to ${num(first.span[1])} can be searched${first.reads_old ? "; older ones are being read" : ""}`; }
       }
       if (opened !== null && detail.dataset.open === "true") open(opened, true);
     } catch { /* the next event asks again */ }
@@ -223,18 +227,20 @@ const closer = (name, params) => h("a", { class: "close", href: link(name, "tran
 function timeline(one) {
   const steps = Object.entries(one.timings_ms || {}).filter(([, v]) => v > 0);
   const total = steps.reduce((sum, [, v]) => sum + v, 0);
-  if (!steps.length) return h("p", { class: "hint" }, "The log has no times of it.");
+  if (!steps.length) return h("p", { class: "hint" }, "Its times are unknown: the log has none.");
   return [
+    h("p", {}, `${ms(one.processing_ms)} processing, ${ms(one.waiting_ms)} waiting, ${ms(one.total_ms)} in all up to the commit.`),
     h("div", { class: "timeline", role: "img", "aria-label": steps.map(([k, v]) => `${STATIONS[k] || k} ${ms(v)}`).join(", ") }, steps.map(([k, v]) => h("i", { class: `st st-${k}`, vars: { "--part": String(Math.max(v / total, 0.004)) }, title: `${STATIONS[k] || k}: ${ms(v)}` }))),
     h("ul", { class: "stations" }, steps.map(([k, v]) => h("li", {}, h("i", { class: `st st-${k}` }), h("span", {}, STATIONS[k] || k), h("b", {}, ms(v))))),
   ];
 }
 
-function readBy(stream, value) {
-  if (value === null) return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", { class: "none" }, "nothing"));
+function readBy(stream, value, words) {
+  if (value === null) return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", { class: "none" }, words));
+  const metadata = h("details", {}, h("summary", {}, "metadata"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 1)));
   const files = Array.isArray(value?.files) && value.files.every((f) => typeof f?.path === "string") ? value.files : null;
-  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null), h("details", {}, h("summary", {}, "metadata"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 1))));
-  return h("div", { class: "kv-row" }, h("b", {}, stream), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 1)));
+  if (files) return h("div", { class: "kv-row" }, h("b", {}, stream), h("div", {}, files.length > 3 ? words : null, h("ul", { class: "plain mono" }, files.slice(0, 200).map((f) => h("li", {}, f.path, Number.isInteger(f.size) ? h("span", { class: "muted" }, ` ${bytes(f.size)}`) : null)), files.length > 200 ? h("li", {}, `and ${num(files.length - 200)} more`) : null)), metadata);
+  return h("div", { class: "kv-row" }, h("b", {}, stream), h("span", {}, words), metadata);
 }
 
 function whole(one, name, params) {
@@ -246,13 +252,13 @@ function whole(one, name, params) {
     h("p", { class: "muted" }, `attempt ${one.attempt}, epoch ${num(one.epoch)}`, one.at_ms ? [", published ", h("time", { datetime: iso(one.at_ms), title: iso(one.at_ms) }, clock(one.at_ms))] : null),
     one.quarantined ? h("div", { class: "note err" }, h("b", {}, "Committed empty. "), h("span", { class: "pre" }, one.quarantined), h("p", {}, h("a", { href: link(name, "trouble") }, "What to do"))) : null,
     one.blocked ? h("div", { class: "note warn" }, h("b", {}, "Blocked. "), h("span", { class: "pre" }, one.blocked)) : null,
-    h("h3", {}, "Read"), metadata.length ? metadata.map(([stream, value]) => readBy(stream, value)) : h("p", { class: "hint" }, "Its metadata is not in the log any more."),
+    h("h3", {}, "Read"), metadata.length ? metadata.map(([stream, value]) => readBy(stream, value, one.reads[stream])) : h("p", { class: "hint" }, "Unknown: the log no longer has it."),
     one.open ? null : [h("h3", {}, `Timeline of attempt ${one.attempt}`), timeline(one)],
     h("h3", {}, "Attempts"),
     h("ol", { class: "attempts" }, [...(one.open ? one.failures || [] : one.attempts)].reverse().map((a) => h("li", {}, h("span", { class: "badge warn" }, `${one.txid}:${a.attempt} failed`), h("time", { datetime: iso(a.at_ms) }, clock(a.at_ms)), h("p", { class: "pre" }, a.error))),
       h("li", {}, badge(`${one.txid}:${one.attempt} ${one.open ? "at work" : one.quarantined ? "committed empty" : one.committed ? "committed" : "published"}`, one.open ? "info" : one.quarantined ? "warn" : "ok"))),
-    !one.open && one.attempt > one.attempts.length ? h("p", { class: "hint" }, "Errors of earlier attempts stand in the log of the run, which is not in this folder any more.") : null,
-    one.watermark ? [h("h3", {}, "Watermark"), h("p", {}, `${one.watermark}: rows with an event time up to it were late`)] : null,
+    !one.open && one.attempt > one.attempts.length ? h("p", { class: "hint" }, "The errors of earlier attempts are unknown: the log of their run is not in this folder.") : null,
+    one.watermark ? [h("h3", {}, "Watermark"), h("p", {}, `${one.watermark}. Rows with an earlier event time came too late.`)] : null,
     broken.length ? [h("h3", {}, "Rules"), h("ul", { class: "plain" }, broken.map((b) => h("li", {}, `${b.rule} (${b.stream}): `, h("b", {}, b.rows ? `${count(b.rows, "row")} broke it` : "no row broke it"))))] : null,
     one.group ? [h("h3", {}, "Group"), h("p", {}, `Txids ${one.group[0]} to ${one.group[1]} were published together: `, Array.from({ length: Math.min(40, one.group[1] - one.group[0] + 1) }, (_, i) => one.group[0] + i).flatMap((t) => [t === one.txid ? h("b", {}, String(t)) : h("a", { href: link(name, "transactions", [t], params) }, String(t)), " "]))] : null,
     one.tables.length ? [h("h3", {}, "Tables"), h("div", { class: "parts" }, one.tables.map((t) => h("details", { class: "part", open: one.tables.length === 1 }, h("summary", {}, h("span", { class: "part-name", title: t.table }, tableName(t.table)), h("span", { class: "part-n" }, count(t.rows, "row")), h("span", { class: "part-n" }, `v${num(t.version)}`)),

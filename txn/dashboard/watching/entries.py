@@ -60,6 +60,13 @@ class IndexedTxid:
     """station -> milliseconds since the station before it, up to the commit turn, of the attempt
     that was published."""
     total_ms: float
+    processing_ms: float
+    waiting_ms: float
+    """Time that it waited for Spark and for its commit turn."""
+    records: int | None
+    """Records that it read; None: the metadata of a stream does not say."""
+    bytes: int | None
+    """Bytes that it read; None: the metadata of a stream does not say."""
     quarantined: str | None
     """The error for which it was committed empty."""
     replay_of: int | None

@@ -31,8 +31,10 @@ from txn.interfaces.publication import (
     Publication,
     Violations,
     processing_ms,
+    waiting_ms,
 )
-from txn.text import describe, printable, read_of
+from txn.positions import amounts_read, describe, read_of
+from txn.text import printable
 
 __all__ = ["LogIndex"]
 
@@ -308,42 +310,48 @@ class LogIndex:
         )
         return first or 0, last or 0
 
-    def rate(self, now_ms: int, span_ms: int) -> tuple[int, int]:
-        """Return (rows, txids) that were published within the newest `span_ms`.
+    def rate(self, now_ms: int, span_ms: int) -> tuple[int, int, int | None, int | None]:
+        """Return (rows, txids, records read, bytes read) of the newest `span_ms`.
 
-        By the publisher's clock: if it is ahead, the newest txid gives the time.
+        None: unknown for one of the txids. By the publisher's clock: if it is ahead, the newest
+        txid gives the time.
         """
         newest = self._database.ask("SELECT at_ms FROM txids ORDER BY txid DESC LIMIT 1")
         until = max(now_ms, newest[0][0] if newest else 0)
-        ((rows, txids),) = self._database.ask(
-            "SELECT total(rows), count(*) FROM txids WHERE at_ms > ? AND at_ms <= ?",
+        ((rows, txids, *read),) = self._database.ask(
+            f"SELECT total(rows), count(*), {_READ} FROM txids WHERE at_ms > ? AND at_ms <= ?",
             until - span_ms,
             until,
         )
-        return int(rows), txids
+        return int(rows), txids, *(None if count is None else int(count) for count in read)
 
     def series(self, since_ms: int, until_ms: int, bucket_ms: int) -> list[tuple[Any, ...]]:
         """Return totals by time, for charts.
 
         Returns:
-            (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
-            milliseconds from planning to the commit turn, mean milliseconds of processing,
-            without the wait before it).
+            (milliseconds since 1970 at which a bucket begins, txids, rows, greatest milliseconds
+            from planning to the commit turn, mean milliseconds of processing and of waiting,
+            records and bytes read or None, lowest and highest epoch).
         """
         return self._database.ask(
-            "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
-            "max(total_ms), avg(processing_ms) FROM txids WHERE at_ms >= ? AND at_ms <= ? "
-            "GROUP BY bucket ORDER BY bucket",
+            "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), "
+            f"max(total_ms), avg(processing_ms), avg(waiting_ms), {_READ}, min(epoch), max(epoch) "
+            "FROM txids WHERE at_ms >= ? AND at_ms <= ? GROUP BY bucket ORDER BY bucket",
             *(bucket_ms, bucket_ms, since_ms, until_ms),
         )
 
 
+_READ = ", ".join(
+    f"CASE count(*) WHEN count({column}) THEN total({column}) END"
+    for column in ("records", "bytes")
+)
 _ADD_VERSION = "INSERT OR REPLACE INTO versions VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TXID = """
-INSERT INTO txids VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO txids VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT(txid) DO UPDATE SET
   attempt=excluded.attempt, epoch=excluded.epoch, rows=rows+excluded.rows, read=excluded.read,
   timings=excluded.timings, total_ms=excluded.total_ms, processing_ms=excluded.processing_ms,
+  waiting_ms=excluded.waiting_ms, records=excluded.records, bytes=excluded.bytes,
   quarantined=excluded.quarantined, replay_of=excluded.replay_of,
   first=excluded.first, last=excluded.last,
   at_ms=max(at_ms, excluded.at_ms)
@@ -374,7 +382,11 @@ def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
 
 def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...]:
     timings = publication.timings_ms
-    read = "; ".join(f"{name} {describe(metadata)}" for name, metadata in member.read.items())
+    read = "; ".join(
+        f"{name} {describe(metadata)}"
+        for name, metadata in member.read.items()
+        if metadata is not None
+    )
     return (
         member.txid,
         member.attempt_id,
@@ -385,6 +397,8 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
         json.dumps(timings),
         sum(timings.values()),
         processing_ms(timings),
+        waiting_ms(timings),
+        *amounts_read(member.read.values()),
         publication.quarantined and printable(publication.quarantined),
         publication.replay_of,
         0,

@@ -19,9 +19,11 @@ CREATE TABLE txids(
   txid INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL,
   at_ms INTEGER NOT NULL, rows INTEGER NOT NULL, read TEXT NOT NULL,
   timings TEXT NOT NULL, total_ms REAL NOT NULL, processing_ms REAL NOT NULL,
+  waiting_ms REAL NOT NULL, records INTEGER, bytes INTEGER,
   quarantined TEXT, replay_of INTEGER, broken INTEGER NOT NULL,
   first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE INDEX txids_at ON txids(at_ms, rows, total_ms, processing_ms);
+CREATE INDEX txids_at ON txids(
+  at_ms, rows, total_ms, processing_ms, waiting_ms, records, bytes, epoch);
 CREATE TABLE words(txid INTEGER PRIMARY KEY, text TEXT NOT NULL);
 CREATE TABLE parts(
   txid INTEGER, tab INTEGER, version INTEGER NOT NULL, attempt INTEGER NOT NULL,

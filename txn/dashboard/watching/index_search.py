@@ -13,8 +13,9 @@ from txn.dashboard.watching.entries import Filter, IndexedTxid, Page
 __all__ = ["COLUMNS", "indexed_txid", "search"]
 
 COLUMNS = (
-    "txid, attempt, epoch, at_ms, rows, read, timings, total_ms, quarantined, replay_of, broken, "
-    "first, last, (SELECT count(*) FROM failures f WHERE f.txid = t.txid)"
+    "txid, attempt, epoch, at_ms, rows, read, timings, total_ms, processing_ms, waiting_ms, "
+    "records, bytes, quarantined, replay_of, broken, first, last, "
+    "(SELECT count(*) FROM failures f WHERE f.txid = t.txid)"
 )
 """What `indexed_txid` takes, of `txids t`."""
 _STEP = 64

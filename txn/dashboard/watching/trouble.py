@@ -16,7 +16,7 @@ from txn.dashboard.watching.watched_table import NOT_YET
 from txn.operations.rows.bad_rows import has_bad_rows
 from txn.text import duration
 
-__all__ = ["Trouble", "rows_set_aside", "state_of", "troubles"]
+__all__ = ["Trouble", "milliseconds", "rows_set_aside", "state_of", "troubles"]
 
 Area = Literal[
     "zookeeper",
@@ -61,6 +61,8 @@ class Trouble:
     txid: int | None = None
     attempt_id: int | None = None
     table: str | None = None
+    rows: int = 0
+    """The number of rows that it is about."""
     is_over: bool = False
     """True if it is history: there is nothing to do now."""
 
@@ -118,8 +120,8 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
             "zookeeper",
             "error" if watched.status is None else "warning",
             watched.error,
-            "What is shown of ZooKeeper is the last that was known. Check its address and that it "
-            "runs; tables are still read.",
+            "The page shows ZooKeeper's last answer, and still reads the tables. Check that "
+            "ZooKeeper runs, and its address.",
             _command(watched, "doctor"),
         )
 
@@ -134,7 +136,7 @@ def _leader_and_run(watched: Watched) -> Iterator[Trouble]:
             f"The leader is gone: {status.found.leader}.",
             "A standby takes over when its session has ended."
             if waits
-            else "Start the topology again: it goes on from what is durable.",
+            else "Start the topology again: it goes on after the last committed txid.",
         )
     note = watched.note
     if state == "stopped" and note is not None and note.error:
@@ -142,17 +144,18 @@ def _leader_and_run(watched: Watched) -> Iterator[Trouble]:
             "run",
             "error",
             f"The last run ended with an error: {note.error}",
-            "Correct the cause, and start the topology again: it goes on from what is durable.",
+            "Correct the cause and start the topology again: it goes on after the last committed "
+            "txid.",
             at_ms=int(note.at * 1000),
         )
     if state == "died" and note is not None:
         yield Trouble(
             "run",
             "error",
-            f"The last run's process (pid {note.pid}) is gone without having said how it ended: "
-            "somebody or the system has killed it, or the machine went down.",
-            "See the system's log for why, such as too little memory. Start the topology again: it "
-            "goes on from what is durable.",
+            f"The last run's process (pid {note.pid}) is gone and has not reported an end: it was "
+            "killed, or the machine went down.",
+            "The system's log may have the reason, such as too little memory. Start the topology "
+            "again: it goes on after the last committed txid.",
             _command(watched, f"run {shlex.quote(note.program)}") if note.program else "",
             at_ms=int(note.at * 1000),
         )
@@ -173,9 +176,9 @@ def _batches(watched: Watched) -> Iterator[Trouble]:
             yield Trouble(
                 "batch",
                 "warning",
-                f"Waits for a source or storage that is away, for {duration(_ago(since))}: "
+                f"Has waited {duration(_ago(since))} for a source or storage that does not answer: "
                 f"{flight.blocked}",
-                "It goes on by itself when that answers again. No attempt is counted meanwhile.",
+                "It goes on as soon as that answers. The wait counts as no failed attempt.",
                 at_ms=int(since * 1000),
                 txid=flight.txid,
                 attempt_id=flight.attempt_id,
@@ -261,9 +264,9 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
             "foreign commit",
             "warning",
             f"Version {version.version}: {version.operation} by {version.writer}.",
-            "Somebody else changed rows, columns or properties of the table. A state that others "
-            "change no longer follows from its sources: restore the version before it, or take the "
-            "change into the program.",
+            "Another program or person changed rows, columns or properties of the table. The "
+            "table no longer follows from its sources alone: restore the version before, or make "
+            "the same change in the program.",
             "txn explain TXN-307",
             version.at_ms,
             table=name,
@@ -283,11 +286,12 @@ def _set_aside(watched: Watched) -> Iterator[Trouble]:
         yield Trouble(
             "bad rows",
             "note",
-            f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: they broke a rule, or "
-            "did not parse.",
-            "They stay in the table of bad rows when they are replayed. The command says how many "
-            "are still to be replayed.",
+            f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: "
+            f"{'it' if rows == 1 else 'they'} broke a rule, or did not parse.",
+            "The table of bad rows keeps rows also after you replay them. The command tells how "
+            "many you have not replayed yet.",
             _command(watched, f"rows list {shlex.quote(watched.name)}"),
+            rows=rows,
         )
 
 
@@ -317,16 +321,20 @@ def _outcome(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], s
     if watched.status is None:
         span = watched.index.span()
         if span is None or txid > span[1]:
-            return "note", "ZooKeeper does not tell whether the txid was committed since.", False
-        return "note", "A later attempt has published the txid: nothing is to be done.", True
+            return (
+                "note",
+                "Unknown whether the txid was committed since: ZooKeeper does not answer.",
+                False,
+            )
+        return "note", "A later attempt has published the txid. There is nothing to do.", True
     progress = watched.status.found.progress
     if txid <= progress.committed.txid:
-        return "note", "A later attempt has committed the txid: nothing is to be done.", True
+        return "note", "A later attempt has committed the txid. There is nothing to do.", True
     # The log of failures outlives a topology that is made anew, whose txids begin again. A txid
     # that this one cannot have reached yet is from before.
     open_ones = max(len(progress.batches), watched.config.max_spout_pending)
     if txid > progress.committed.txid + open_ones + 1:
-        return "note", "It is from before the topology was made anew: nothing is to be done.", True
+        return "note", "It is from before the topology was made anew. There is nothing to do.", True
     return "warning", "It is replayed. If it fails again and again, correct the cause.", False
 
 
@@ -339,12 +347,13 @@ def _notices(watched: Watched) -> Iterator[Trouble]:
                 "note",
                 f"{stream}: {line}",
                 "",  # the line itself has the advice, if there is any
-                at_ms=_milliseconds(notices.at) if notices else 0,
+                at_ms=milliseconds(notices.at) if notices else 0,
                 txid=notices.txid if notices else None,
             )
 
 
-def _milliseconds(moment: str) -> int:
+def milliseconds(moment: str) -> int:
+    """Return an ISO time as milliseconds since 1970; 0: it is not one."""
     try:
         return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
     except ValueError:

@@ -16,6 +16,7 @@ from typing import Any
 
 from txn.dashboard.watching.follower import LogFollower, OwnLogFollower
 from txn.dashboard.watching.index import LogIndex
+from txn.dashboard.watching.stored import Stored, StoredFiles
 from txn.dashboard.watching.tables import TableFacts, table_facts
 from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
@@ -85,6 +86,7 @@ class WatchedTable:
         self.news = threading.Event()
         """Set when ZooKeeper has something new: the next read need not wait."""
         self.thread: threading.Thread | None = None
+        self._stored_files = StoredFiles(index.topology)
         self._is_removed = False
         self._index = index
         self._next_read = 0.0
@@ -107,6 +109,12 @@ class WatchedTable:
         """Return the newest `facts` and let old ones be loaded again. None: not loaded yet."""
         self._are_facts_asked = True
         return self.facts
+
+    def ask_stored(self) -> Stored | None:
+        """Return the files in its folder as last counted, and let them be counted again."""
+        if self.storage is None or self.facts is None:
+            return None
+        return self._stored_files.ask(self.storage)
 
     def leave(self) -> None:
         """End its thread: the topology no longer has this table."""

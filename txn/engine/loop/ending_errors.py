@@ -11,6 +11,7 @@ from txn.attempts import TransactionAttempt
 from txn.engine.base.failures import is_refused
 from txn.errors import BatchError, TopologyError, TransformError, TxnError
 from txn.interfaces import NOT_PARSED
+from txn.positions import describe
 from txn.protocol.events import Batch, Metadata
 from txn.spark.causes import cause_line, causes
 
@@ -69,7 +70,7 @@ def not_previewed(topology: str, read: Metadata, error: BaseException) -> Topolo
 
 def _describe_read(metadata: Metadata | None) -> str:
     positions = (metadata or {}).items()
-    read = "; ".join(f"{stream}: {text.describe(position)}" for stream, position in positions)
+    read = "; ".join(f"{stream}: {describe(position)}" for stream, position in positions)
     return f"It read {read or 'nothing'}."
 
 

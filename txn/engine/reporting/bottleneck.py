@@ -88,7 +88,8 @@ def _planning(
     elif state.until is not None and newest >= state.until and not held:
         yield f"planning is over: txid {state.until} is the last one"
     elif len(state.batches) >= state.max_spout_pending and not held:
-        yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
+        window = f"{len(state.batches)} of {state.max_spout_pending} txids in flight"
+        yield f"waiting for the current batches before reading more: {window}"
     elif state.plan_idle:
         # Ignore the last answer of a source that has gone away since.
         if not any(map(_is_away, state.batches.values())):
@@ -98,8 +99,8 @@ def _planning(
         yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
     elif state.plan_scheduled:
         # At lag zero the next txid takes all records that arrive while these are processed.
-        or_else = ", or until what was read is processed" if _is_processing(state) else ""
-        yield f"planning waits for the emit interval{or_else}"
+        what = "current batches" if _is_processing(state) else "emit interval"
+        yield f"waiting for the {what} before reading more"
 
 
 def _replays(state: CoordinatorState) -> Iterator[str]:
