@@ -1,4 +1,6 @@
-"""Record a newcomer's first minute in a terminal as a picture: `python -m tests.examples.first_minute`.
+"""Record a newcomer's first minute in a terminal as a picture of the README.
+
+`python -m tests.examples.first_minute` makes it anew.
 
 The commands are run, in a terminal of their own, and what they print is drawn with the seconds at
 which it came.
@@ -6,6 +8,7 @@ which it came.
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -26,7 +29,7 @@ _WIDTH = 100
 
 def main() -> None:
     """Run the commands and write the picture."""
-    console = Console(record=True, width=_WIDTH, file=open(os.devnull, "w", encoding="utf-8"))
+    console = Console(record=True, width=_WIDTH, file=io.StringIO())
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
