@@ -111,7 +111,7 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
     except OutOfRangeError as due:
         # A total may leave its range, and the batch be quarantined for it, as was asked.
         aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
-        if error is None and not any(OVERFLOW.search(record.error) for record in aside.values()):
+        if error is None and not aside:
             return _refused_by_reader(program, spark, folder, due)
         if isinstance(error, UserError):
             return _refused(error)
