@@ -11,7 +11,7 @@ from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.cli.completion import names
 from txn.config.home import nearest_home, program_folder
-from txn.config.location import at_home, resolve
+from txn.config.location import at_home, home_at, resolve
 from txn.errors import SetupError
 from txn.operations.homes import check_homes
 
@@ -79,6 +79,8 @@ def test_embedded_alone_means_the_server_of_the_home(here: Path, tmp_path: Path)
     """Any other spec is what the user named."""
     program = tmp_path / "program"
     assert at_home("embedded", program) == f"embedded:{program}/.txn/zookeeper"
+    assert home_at(f"embedded:{program}/.txn/zookeeper") == program
+    assert [home_at(spec) for spec in ("embedded", "embedded:zk", "zk1:2181")] == [None] * 3
     assert (at_home("embedded", Path()), at_home("embedded", here)) == ("embedded", "embedded")
     assert [at_home(spec, program) for spec in ("zk1:2181", "embedded:x")] == [
         "zk1:2181",

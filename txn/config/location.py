@@ -13,7 +13,7 @@ from typing import TypeVar
 from txn.config.home import TXN_FOLDER, nearest_home
 from txn.errors import UserError
 
-__all__ = ["ZooKeeperSpec", "as_option", "at_home", "resolve", "resolve_shared"]
+__all__ = ["ZooKeeperSpec", "as_option", "at_home", "home_at", "resolve", "resolve_shared"]
 
 Store = TypeVar("Store")
 
@@ -93,6 +93,13 @@ def at_home(spec: Store, home: Path) -> Store | str:
     if spec != "embedded" or home.absolute() == nearest_home().absolute():
         return spec
     return f"embedded:{home.absolute() / _EMBEDDED}"
+
+
+def home_at(spec: str) -> Path | None:
+    """Return the home whose server "embedded:FOLDER" names; None: it names no home's."""
+    folder = resolve(spec).folder if spec.startswith("embedded:") else None
+    is_of_home = folder is not None and folder.absolute().parts[-2:] == _EMBEDDED.parts
+    return folder.absolute().parents[1] if folder is not None and is_of_home else None
 
 
 def _resembles_embedded(name: str) -> bool:

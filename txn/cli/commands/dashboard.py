@@ -66,7 +66,7 @@ def dashboard(
     NAME is a topology's name, or FILE.py:TOPOLOGY, whose graph, credentials for ZooKeeper and for
     the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
     """
-    from txn.config.location import at_home
+    from txn.config.location import at_home, home_at
     from txn.dashboard.server import serve
     from txn.dashboard.watching.topologies import Watch
     from txn.dashboard.watching.topology_facts import TopologyFacts
@@ -85,10 +85,11 @@ def dashboard(
         threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     else:
         targets = [TopologyFacts.named(target) for target in topologies]
+    where = None if of_run else home_at(zookeeper)
     if targets and targets[0].program:
         zookeeper = at_home(zookeeper, targets[0].home)
     unseen = [] if of_run else [one.name for one in targets]
-    with Watch(targets, zookeeper, starts_server=not of_run) as watch:
+    with Watch(targets, zookeeper, where=where, starts_server=not of_run) as watch:
 
         def is_over() -> bool:
             answer = watch.look
