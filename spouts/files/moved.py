@@ -1,86 +1,157 @@
 """A folder that was moved or copied: its files have other names, and were read all the same.
 
 The files that were taken are known by their whole names. So after a move all of them would be new,
-and be read a second time. A pattern may also be pointed at another folder, whose files are new. The
-two cannot be told apart by names alone: files of the same name and size are refused until the
-program says which it is.
+and be read a second time. A pattern may also be pointed at another folder, whose files are new. So
+where the newest files are not below the pattern's folder, each folder above them is tried as its
+former name: if files are known by it, they were read, or others with their names were.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from spouts.files.batch import FileBatch, PlannedFile
+from spouts.files.batch import FileBatch
 from spouts.files.folder.listing import Listing
+from spouts.files.folder.seen import Taking
 from txn.errors import TopologyError
 
-__all__ = ["Moved", "moved_names"]
+__all__ = ["Moved", "check_moved_from", "moved_names"]
 
 Moved = str | os.PathLike[str] | Literal[False] | None
-_LOOKED_AT = 3
-"""Files of the newest batch that are looked for in the new folder."""
+_LOOKED_AT = 1_000
+"""Files from each end of the folder that are compared with those that were read."""
+
+
+def check_moved_from(name: str, moved_from: object) -> None:
+    """Refuse a `moved_from` that is no folder.
+
+    Raises:
+        TopologyError: as said.
+    """
+    if moved_from not in (None, False) and not isinstance(moved_from, str | os.PathLike):
+        raise TopologyError(
+            f"{name} was given moved_from={moved_from!r}. It is the folder in which the files "
+            "were, as text or a path; or False if they are other files.",
+            number="TXN-408",
+        )
 
 
 def moved_names(
-    name: str, listing: Listing, previous: FileBatch, moved_from: Moved
+    name: str, listing: Listing, taking: Taking, previous: FileBatch, moved_from: Moved
 ) -> tuple[str, str] | None:
     """Return how names begin now, and how they began when the first were taken; None: the same.
 
     Args:
         name: of the spout, for errors.
+        taking: the files that were taken.
         moved_from: the folder in which the files were before; False: these are other files.
 
     Raises:
-        TopologyError: files seem to have been read under other names, or the newest batch was not
-            in the folder `moved_from`.
+        TopologyError: files were read under other names, or `moved_from` is another folder.
+        OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
     """
-    files = previous.files
-    if not files or listing.is_below_base(files[0].path):
+    if listing.is_below_base(newest := previous.files[0].path):
         return None if previous.named_as is None else (listing.base, previous.named_as)
-    if moved_from is False:
+    folders = list(_folders(newest))
+    former = next((one for one in folders if _is_same_folder(listing, one)), None)
+    if former is None and moved_from is None:
+        _refuse_known(name, listing, taking, previous, folders)
+    elif former is None and (former := _base(moved_from, listing)) is not None:
+        _require_fit(name, listing, taking, previous, former, folders)
+    if former is None:
         return None
-    if moved_from is None:
-        _refuse_known(name, listing, files[-_LOOKED_AT:])
-        return None
-    former = _base(os.fspath(moved_from), listing)
-    if not files[0].path.startswith(former):
-        raise TopologyError(
-            f"{name} was given moved_from={os.fspath(moved_from)!r}, but the newest file that it "
-            f"read is '{files[0].path}'. Name the folder in which that lies, as far as the pattern "
-            "has no wildcard.",
-            number="TXN-408",
-        )
     return listing.base, former if previous.named_as is None else previous.named_as
 
 
-def _base(folder: str, listing: Listing) -> str:
+def _folders(path: str) -> Iterator[str]:
+    """Yield the folders above a file, the nearest first, each as the beginning of names."""
+    while "/" in path.rstrip("/"):
+        path = path.rstrip("/").rpartition("/")[0] + "/"
+        if path.endswith("://"):
+            return
+        yield path
+    if not path.startswith("/") and ":/" not in path:
+        yield ""
+
+
+def _is_same_folder(listing: Listing, former: str) -> bool:
+    """Return whether a folder of this machine is the pattern's under another name, by a link."""
+    if listing.remote:
+        return False
+    now, then = Path(listing.local(listing.base)), Path(listing.local(former))
+    return then.is_dir() and now.resolve() == then.resolve()
+
+
+def _base(moved_from: Moved, listing: Listing) -> str | None:
+    if moved_from is None or moved_from is False:
+        return None
+    folder = os.fspath(moved_from)
     if listing.remote:
         return f"{folder.rstrip('/')}/"
     path = os.path.normpath(Path(folder).expanduser()).rstrip("/")
     return "" if path == "." else f"{path}/"
 
 
-def _refuse_known(name: str, listing: Listing, files: tuple[PlannedFile, ...]) -> None:
-    for file in files:
-        for below in _endings(file.path):
-            there = listing.stat(listing.base + below)
-            if there is None or there.size != file.size:
+def _known(listing: Listing, taking: Taking, previous: FileBatch, former: str) -> list[str]:
+    """Return names in the folder that were taken, if `former` was its name when they were."""
+    names = listing.names()
+    some = names if len(names) <= 2 * _LOOKED_AT else names[:_LOOKED_AT] + names[-_LOOKED_AT:]
+    taking.moved = (listing.base, former if previous.named_as is None else previous.named_as)
+    unseen = set(taking.unseen(some, previous))
+    return [name for name in some if name not in unseen]
+
+
+def _require_fit(
+    name: str,
+    listing: Listing,
+    taking: Taking,
+    previous: FileBatch,
+    former: str,
+    folders: list[str],
+) -> None:
+    """Refuse a former folder by whose name no file is known, while files are by another's."""
+    newest = previous.files[0].path
+    others = [one for one in folders if one != former and _known(listing, taking, previous, one)]
+    if newest.startswith(former) and (_known(listing, taking, previous, former) or not others):
+        return
+    fit = (
+        f" Files of it are known as those of {others[0].rstrip('/')!r}: name that."
+        if others
+        else ""
+    )
+    raise TopologyError(
+        f"{name} was given moved_from={former.rstrip('/')!r}, which is not the former name of "
+        f"'{listing.base}': the newest file that it read is '{newest}'.{fit} It is the folder of "
+        "the pattern as far as that has no wildcard.",
+        number="TXN-408",
+    )
+
+
+def _refuse_known(
+    name: str, listing: Listing, taking: Taking, previous: FileBatch, folders: list[str]
+) -> None:
+    for former in folders:
+        for known in _known(listing, taking, previous, former):
+            before = former + known.removeprefix(listing.base)
+            if _is_another(listing, known, before):
                 continue
-            if file.version and there.version and file.version != there.version:
-                continue
-            folder = file.path.removesuffix(below).rstrip("/")
             raise TopologyError(
-                f"{name} has '{listing.base}{below}' of {file.size} bytes, and read "
-                f"'{file.path}' of the same size before. If the folder was moved or copied, add "
-                f"moved_from={folder!r} to the spout: its files are then not read again. If these "
-                "are other files, add moved_from=False.",
+                f"{name} has '{known}', and '{before}' was read before. If the folder was moved "
+                f"or copied, add moved_from={former.rstrip('/') or '.'!r} to the spout: its files "
+                "are then not read again. If these are other files, add moved_from=False.",
                 number="TXN-408",
             )
 
 
-def _endings(path: str) -> list[str]:
-    """Return the ends of a path that may be a name below the pattern's folder, longest first."""
-    parts = path.split("/")[-4:]
-    return ["/".join(parts[i:]) for i in range(len(parts)) if parts[i]]
+def _is_another(listing: Listing, known: str, before: str) -> bool:
+    """Return whether both files exist and have other sizes: neither is a copy of the other."""
+    if listing.remote:
+        return False  # the listing reaches no other folder
+    try:
+        then, now = (Path(listing.local(one)).stat() for one in (before, known))
+    except OSError:
+        return False
+    return then.st_size != now.st_size

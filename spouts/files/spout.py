@@ -39,7 +39,7 @@ from spouts.files.folder.polls import Poll, Polls
 from spouts.files.folder.seen import Taken, Taking
 from spouts.files.inference import MOST_FILES, inferred
 from spouts.files.inlet import FileInlet
-from spouts.files.moved import Moved, moved_names
+from spouts.files.moved import Moved, check_moved_from, moved_names
 from spouts.files.notices import FileNotices
 from spouts.files.reading import FileReader, reader_defaults
 from spouts.files.source_files import SourceFiles
@@ -168,6 +168,7 @@ class FileSpout(Spout[FileBatch]):
         size = _SMALL_FILES if files_per_batch is None else files_per_batch
         self._size = BatchSize(size, self._name, "files_per_batch")
         self._forget_missing = forget_missing
+        check_moved_from(self._name, moved_from)
         self._moved_from = moved_from
         self._options = reader_defaults(format, self._with_base_path(reader_options))
         self.unparsed = marks_of(
@@ -248,7 +249,9 @@ class FileSpout(Spout[FileBatch]):
             )
         if previous is not None:
             self._check_spelling(previous)
-            self._taking.moved = moved_names(self._name, self._listing, previous, self._moved_from)
+            self._taking.moved = moved_names(
+                self._name, self._listing, self._taking, previous, self._moved_from
+            )
             try:
                 self._taking.load(previous)
             except (OSError, StorageUnavailableError) as error:
@@ -509,8 +512,10 @@ class FileSpout(Spout[FileBatch]):
             if not self._listing.is_below_base(file.path):
                 raise TopologyError(
                     f"{self._name} should read {file.path!r} for {attempt}, but its pattern does "
-                    "not reach that path: the pattern was changed while that batch was open, or "
-                    "the stored batch was changed. Run it once more with the old pattern.",
+                    "not reach that path: the pattern was changed, or the folder was moved, while "
+                    "that batch was open. Run it once more with the old pattern, and, if the "
+                    "folder was moved, with a link to it in its old place (ln -s NEW OLD); then "
+                    "stop it, and start it as it is now.",
                     number="TXN-408",
                 )
         try:

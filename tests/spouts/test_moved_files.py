@@ -22,7 +22,7 @@ class Source:
 
     def __init__(self, spark: SparkSession, folder: Path, scheme: str) -> None:
         self._spark = spark
-        self._scheme = scheme
+        self.scheme = scheme
         self.folder = folder
         self.position: FileBatch | None = None
         folder.mkdir()
@@ -33,7 +33,7 @@ class Source:
 
     def spelled(self, folder: Path) -> str:
         """The folder as the pattern has it."""
-        return folder.name if self._scheme == "relative" else f"{self._scheme}{folder}"
+        return folder.name if self.scheme == "relative" else f"{self.scheme}{folder}"
 
     def read(self, **options: Any) -> list[str]:
         """Read until nothing is left, in a process of its own."""
@@ -112,23 +112,78 @@ def test_a_copied_folder_is_refused_too(source: Source, tmp_path: Path) -> None:
 
 
 def test_files_of_another_folder_are_read(source: Source, tmp_path: Path) -> None:
-    """A pattern may be pointed at another folder: what is in it is new, if the program says so."""
+    """A pattern may be pointed at another folder: what is in it is new, unless files of the same
+    name were read and are not there any more, or have the same size.
+    """
     source.folder = tmp_path / "other"
     (source.folder / "sub").mkdir(parents=True)
-    source.write("sub/b.txt", "seven!")
-    assert source.read() == ["b.txt"]
+    source.write("sub/b.txt", "seven!!")
+    if source.scheme == "file://":  # the sizes of the files that were read cannot be asked for
+        with pytest.raises(TopologyError, match="If these are other files, add moved_from=False"):
+            source.read()
+        assert source.read(moved_from=False) == ["b.txt"]
+    else:
+        assert source.read() == ["b.txt"]
     source.folder = tmp_path / "same"
     (source.folder / "sub").mkdir(parents=True)
-    source.write("sub/b.txt", "eight!")
+    source.write("sub/b.txt", "eight!!")
     with pytest.raises(TopologyError, match="If these are other files, add moved_from=False"):
         source.read()
     assert source.read(moved_from=False) == ["b.txt"]
 
 
+@pytest.mark.parametrize("wrong", ["", "first/sub"], ids=["above", "below"])
+def test_a_folder_above_or_below_is_refused(source: Source, tmp_path: Path, wrong: str) -> None:
+    """By its name no file is known, so all would be read a second time; the error has the right
+    one.
+    """
+    former = moved(source, "second")
+    inexact = source.spelled(tmp_path / wrong) if source.scheme != "relative" else wrong or "."
+    with pytest.raises(TopologyError, match="known as those of '(.*)': name that") as refused:
+        source.read(moved_from=inexact)
+    advice = re.search(r"known as those of '([^']+)'", str(refused.value))
+    assert advice is not None
+    assert advice[1] == source.spelled(former)
+    assert source.read(moved_from=advice[1]) == []
+
+
+def test_a_move_is_noticed_whatever_became_of_the_newest_file(source: Source) -> None:
+    """It grew before the move, or it is gone: the others are known all the same."""
+    source.write("sub/b.txt", "three and more")
+    moved(source, "second")
+    with pytest.raises(TopologyError, match="If the folder was moved or copied"):
+        source.read()
+    (source.folder / "sub/b.txt").unlink()
+    with pytest.raises(TopologyError, match="If the folder was moved or copied"):
+        source.read()
+
+
+def test_a_link_to_the_folder_is_the_folder(source: Source, tmp_path: Path) -> None:
+    """Started by either path it reads each file once. A URI's storage knows no links: there it
+    must be said.
+    """
+    said = {"moved_from": source.spelled(source.folder)} if source.scheme == "file://" else {}
+    real = source.folder
+    (tmp_path / "link").symlink_to(real)
+    source.folder = tmp_path / "link"
+    source.write("c.txt", "four")
+    assert source.read(**said) == ["c.txt"]
+    said = {"moved_from": source.spelled(source.folder)} if said else {}
+    source.folder = real
+    source.write("d.txt", "five")
+    assert source.read(**said) == ["d.txt"]
+
+
+def test_moved_from_is_a_folder_or_false() -> None:
+    """Anything else is refused when the spout is made."""
+    with pytest.raises(TopologyError, match="It is the folder in which the files were"):
+        FileSpout("in/*.txt", format="text", moved_from=True)  # type: ignore[arg-type]
+
+
 def test_moved_from_is_the_folder_of_the_newest_files(source: Source, tmp_path: Path) -> None:
     """Another one would make all files new."""
     moved(source, "second")
-    with pytest.raises(TopologyError, match="but the newest file that it read is "):
+    with pytest.raises(TopologyError, match="the newest file that it read is "):
         source.read(moved_from=source.spelled(tmp_path / "third"))
 
 
