@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
-from txn.config.home import nearest_home, program_folder
+from txn.config.home import find_home, nearest_home, program_folder
 from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
 from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
@@ -60,10 +60,11 @@ from txn.interfaces.committer_capabilities import (
 )
 from txn.interfaces.published import CanPublish
 from txn.interfaces.spout import undeclared
+from txn.interfaces.spout_capabilities import StartsHere
 from txn.spark.catalog import SparkCatalog
 from txn.spark.ranking import RANK, ranking_problems
 from txn.storage.catalog_names import as_location, is_table_name, located
-from txn.storage.locations import identity, is_relative
+from txn.storage.locations import identity, is_relative, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -143,10 +144,19 @@ class Topology:
     @property
     def home(self) -> Path:
         """The folder whose `.txn` has progress, logs and notes (`txn.config.home`)."""
-        tables = (s.name for s in self.sinks if s.committer.lies_in_folder)
-        if any(is_relative(table) for table in tables if not is_table_name(table)):
+        tables = [s.name for s in self.sinks if s.committer.lies_in_folder]
+        tables = [table for table in tables if not is_table_name(table)]
+        if self._reads_relative or any(map(is_relative, tables)):
             return Path()
-        return nearest_home() if self.program_folder is None else self.program_folder
+        own = nearest_home() if self.program_folder is None else self.program_folder
+        paths = [path for table in tables if (path := local_path(table)) is not None]
+        is_new = bool(paths) and not any(Path(path, "_delta_log").is_dir() for path in paths)
+        return own if is_new else find_home(self.name, own)
+
+    @property
+    def _reads_relative(self) -> bool:
+        spouts = [source.spout for source in self.sources]
+        return any(isinstance(one, StartsHere) and one.starts_here() for one in spouts)
 
     @property
     def definition(self) -> Definition:

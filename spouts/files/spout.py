@@ -228,6 +228,10 @@ class FileSpout(Spout[FileBatch]):
         """Return the pattern that it reads."""
         return self._name
 
+    def starts_here(self) -> bool:
+        """Return whether the pattern is relative."""
+        return self._listing.kind == "relative"
+
     def locations(self) -> tuple[str, ...]:
         """Return the folder above the first pattern in its path."""
         return (self._listing.folder,)

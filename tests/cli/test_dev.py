@@ -104,3 +104,41 @@ def test_a_file_that_is_not_there_is_refused(program: Path) -> None:
     """There is nothing to watch."""
     result = CliRunner().invoke(cli, ["dev", "other.py:topology"])
     assert (result.exit_code, "There is no file 'other.py'" in result.stderr) == (2, True)
+
+
+def test_no_save_is_missed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that comes while a preview runs, nor one that repairs a module which could not be
+    loaded, nor one that brings a file back.
+    """
+    polls: list[float] = []
+
+    def sleep(secs: float) -> None:
+        polls.append(secs)
+        assert len(polls) < 3, "the save was missed"
+
+    monkeypatch.syspath_prepend(str(program.parent))
+    parts = program.with_name("parts.py")
+    turns = saves(program, sleep)
+    next(turns)
+    for text in ("NAME =", "NAME = 'repaired'"):  # while the caller is at work
+        save(parts, text)
+        next(turns)
+    parts.unlink()
+    next(turns)
+    save(parts, "NAME = 'back'")
+    next(turns)
+    assert polls == []
+
+
+def test_a_program_that_ends_python_does_not_end_the_command(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sys.exit` in a program is an error like any other."""
+    program.write_text("import sys; sys.exit(3)", "utf-8")
+
+    def sleep(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("txn.cli.commands.dev.time.sleep", sleep)
+    result = CliRunner().invoke(cli, ["dev", "program.py:topology"])
+    assert (result.exit_code, "SystemExit: 3" in result.stderr) == (0, True)

@@ -3,36 +3,40 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from committers.append_table import AppendTable
+from spouts.files import FileSpout
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.cli.completion import names
 from txn.config.home import nearest_home, program_folder
 from txn.config.location import at_home, home_at, resolve
-from txn.errors import SetupError
-from txn.operations.homes import check_homes
+from txn.interfaces import Spout
+from txn.operations.homes import notes_on_homes
 
 pytestmark = pytest.mark.fast
 
 
-def topology_in(program: Path | None, table: Path | str) -> Topology:
+def topology_in(
+    program: Path | None, table: Path | str, spout: Spout[Any] | None = None
+) -> Topology:
     """A topology `t` of a program in a folder, with one table."""
     topology = Topology("t")
     topology.program_folder = program
-    stream = topology.stream("rows", MemoryTransactionalSpout([[]], "v int"))
-    stream.partition_persist(AppendTable(table))
+    spout = spout or MemoryTransactionalSpout([[]], "v int")
+    topology.stream("rows", spout).partition_persist(AppendTable(table))
     return topology
 
 
-def ran(home: Path, *, with_progress: bool = True) -> Path:
-    """Leave in a home what a run of `t` leaves there."""
-    (home / ".txn/logs").mkdir(parents=True)
-    (home / ".txn/logs/t.log").touch()
-    if with_progress:
-        (home / ".txn/zookeeper/data").mkdir(parents=True)
+def ran(home: Path, topology: str = "t") -> Path:
+    """Leave in a home what a run leaves there: the node of its topology in the server's log."""
+    log = home / ".txn/zookeeper/data/version-2/log.1"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"\0" * 100_000 + f"/txn/{topology}/epoch".encode() + b"\0" * 100)
+    (log.parent / "snapshot.0").touch()
     return home
 
 
@@ -88,20 +92,36 @@ def test_embedded_alone_means_the_server_of_the_home(here: Path, tmp_path: Path)
     ]
 
 
-def test_progress_that_an_earlier_release_left_elsewhere_is_moved_and_not_begun_anew(
+def test_progress_that_is_elsewhere_is_never_begun_a_second_time(
     here: Path, tmp_path: Path
 ) -> None:
-    """The refusal has the command that moves it; after that command the run goes on."""
-    program = tmp_path / "program"
+    """An earlier release left it in the folder of the start. The note has the command that moves
+    it; after that command the note is gone.
+    """
+    program, table = tmp_path / "program", tmp_path / "table"
     ran(here)
-    topology = topology_in(program, tmp_path / "table")
-    with pytest.raises(SetupError, match="move it: ") as refused:
-        check_homes(topology)
-    command = str(refused.value).partition("move it: ")[2].partition(". If other")[0]
+    topology = topology_in(program, table)
+    assert topology.home == program  # another project's: this one has no table yet
+    (table / "_delta_log").mkdir(parents=True)
+    assert topology.home == here
+    (note,) = notes_on_homes(topology)
+    command = note.partition("while nothing runs: ")[2]
     subprocess.run(["/bin/sh", "-c", command], check=True)
-    assert (program / ".txn/zookeeper/data").is_dir()
-    (note,) = check_homes(topology)
-    assert note.startswith(f"Topology 't' also ran in {here}. That one is not used")
+    assert (topology.home, notes_on_homes(topology)) == (program, [])
+    (here / ".txn").rename(tmp_path / ".txn")
+    ran(here, "another")
+    assert (topology.home, notes_on_homes(topology)) == (program, [])
+
+
+def test_a_second_progress_is_pointed_out(here: Path, tmp_path: Path) -> None:
+    """Whoever has two learns which one is used."""
+    program = ran(tmp_path / "program")
+    ran(here)
+    (note,) = notes_on_homes(topology_in(program, tmp_path / "table"))
+    assert note == (
+        f"Topology 't' also has progress in {here}/.txn. That is not used: this run goes on with "
+        f"{program}/.txn."
+    )
 
 
 def test_a_program_with_relative_tables_is_told_that_it_also_ran_in_its_own_folder(
@@ -109,9 +129,19 @@ def test_a_program_with_relative_tables_is_told_that_it_also_ran_in_its_own_fold
 ) -> None:
     """Whoever started it in the wrong folder sees where the other tables are."""
     program = ran(tmp_path / "program")
-    (note,) = check_homes(topology_in(program, "warehouse/table"))
-    assert f"also ran in {program}. Its tables have relative paths" in note
-    assert not check_homes(topology_in(here, "warehouse/table"))
+    (note,) = notes_on_homes(topology_in(program, "warehouse/table"))
+    assert f"also has progress in {program}/.txn. The program has relative paths" in note
+    assert not notes_on_homes(topology_in(here, "warehouse/table"))
+
+
+def test_progress_of_relative_sources_lies_in_the_working_directory(
+    here: Path, tmp_path: Path
+) -> None:
+    """Elsewhere their files are others, of the same names, and would be passed over."""
+    for pattern, home in (("in/*.csv", here), (f"{tmp_path}/in/*.csv", tmp_path / "program")):
+        spout = FileSpout(pattern, format="csv", schema="v int")
+        topology = topology_in(tmp_path / "program", tmp_path / "table", spout)
+        assert topology.home.absolute() == home
 
 
 @pytest.mark.parametrize(

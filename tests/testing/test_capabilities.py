@@ -27,8 +27,8 @@ SHIPPED = {
     "spouts.delta:DeltaSpout": "ChecksReplays CountsBytes CountsRows FindsSchema NamesLocations "
     "ReportsLag ReportsPlannedLag SizesBatches TellsBatchSize",
     "spouts.files:FileSpout": "ChecksReads ChecksReplays CountsBytes ExplainsFailures "
-    "NamesLocations ReportsLag ReportsNotices ReportsPlannedLag SizesBatches TakesCorrections "
-    "TellsBatchSize UsesKeeper",
+    "NamesLocations ReportsLag ReportsNotices ReportsPlannedLag SizesBatches StartsHere "
+    "TakesCorrections TellsBatchSize UsesKeeper",
     "spouts.kafka:KafkaSpout": "ChecksReads ChecksReplays NamesLocations ReportsLag "
     "ReportsNotices ReportsPlannedLag SizesBatches TakesCorrections TellsBatchSize UsesKeeper",
     "spouts.memory:FeederSpout": "ChecksReplays CountsRows ReportsLag",

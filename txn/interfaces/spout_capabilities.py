@@ -31,6 +31,7 @@ __all__ = [
     "ReportsNotices",
     "ReportsPlannedLag",
     "SizesBatches",
+    "StartsHere",
     "TakesCorrections",
     "TellsBatchSize",
     "UsesKeeper",
@@ -82,6 +83,16 @@ class TellsBatchSize(Protocol):
     """Tells how large a txid of it is, for `txn plan`. Asked before `open`."""
 
     def batch_size_in_words(self) -> str: ...
+
+
+@runtime_checkable
+class StartsHere(Protocol):
+    """Tells whether what it reads depends on the working directory, as a relative path does.
+
+    The progress of its topology then lies in the working directory, too (`txn.config.home`).
+    """
+
+    def starts_here(self) -> bool: ...
 
 
 @runtime_checkable

@@ -1,53 +1,48 @@
-"""Point out progress of a topology in another home than its own, before a run begins a second."""
+"""Point out progress of a topology that lies elsewhere than its program would have it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.config.home import TXN_FOLDER, has_progress, nearest_home
-from txn.errors import SetupError
+from txn.config.home import TXN_FOLDER, holds_topology, other_homes
 
 if TYPE_CHECKING:
     from txn.topology import Topology
 
-__all__ = ["check_homes"]
+__all__ = ["notes_on_homes"]
 
 
-def check_homes(topology: Topology) -> list[str]:
-    """Return a note for each other home in which the topology ran.
+def notes_on_homes(topology: Topology) -> list[str]:
+    """Return a note for each home that holds the topology's progress besides the one that is used.
 
-    Raises:
-        SetupError: the progress is in another home only, and the tables are the same there.
+    One more if that one is not beside the program.
     """
-    home = topology.home.absolute()
-    candidates = {nearest_home().absolute(), topology.program_folder} - {None, home}
-    others = [place for place in candidates if place and _ran_in(place, topology.name)]
-    is_bound = home == topology.program_folder
-    for other in others:
-        if is_bound and not has_progress(home) and has_progress(other):
-            ours, theirs = home / TXN_FOLDER, other / TXN_FOLDER
-            raise SetupError(
-                f"Topology '{topology.name}' ran with its progress in {theirs}. Its .txn belongs "
-                f"beside the program, in {home}. Nothing was changed. To go on from there, move "
-                f"it: mkdir -p {ours} && mv {theirs / 'zookeeper'} {ours}/. If other topologies "
-                f"have their progress there too, add --zookeeper embedded:{theirs}/zookeeper "
-                "instead.",
-                number="TXN-209",
-            )
-    return [_note(topology, home, other, is_bound=is_bound) for other in others]
+    home, own = topology.home.absolute(), topology.program_folder
+    is_relative = topology.home == Path() and own is not None and own != home
+    if is_relative:  # it has other tables in each folder, and this is the one that is meant
+        others = [one for one in (own,) if one and holds_topology(one, topology.name)]
+    elif own is not None and own != home:
+        return [_strayed(topology.name, home, own)]
+    else:
+        others = other_homes(topology.name, home)
+    return [_note(topology.name, home, other, is_relative=is_relative) for other in sorted(others)]
 
 
-def _ran_in(home: Path, name: str) -> bool:
-    folder = home / TXN_FOLDER
-    return any((folder / file).exists() for file in (f"logs/{name}.log", f"runs/{name}.json"))
-
-
-def _note(topology: Topology, home: Path, other: Path, *, is_bound: bool) -> str:
-    why = (
-        f"That one is not used: this run has its progress in {home / TXN_FOLDER}."
-        if is_bound
-        else "Its tables have relative paths, so this run has tables and progress of its own in "
-        f"{home}. To go on with the others, start it in {other}."
+def _strayed(topology: str, home: Path, own: Path) -> str:
+    ours, theirs = own / TXN_FOLDER, home / TXN_FOLDER
+    return (
+        f"The progress of topology '{topology}' is in {theirs}, not beside the program. To have it "
+        "there, where it is found wherever the program is started, move it while nothing runs: "
+        f"mkdir -p {ours} && mv {theirs / 'zookeeper'} {ours}/"
     )
-    return f"Topology '{topology.name}' also ran in {other}. {why}"
+
+
+def _note(topology: str, home: Path, other: Path, *, is_relative: bool) -> str:
+    why = (
+        "The program has relative paths, so this run has tables and progress of its own in "
+        f"{home}. To go on with the others, start it in {other}."
+        if is_relative
+        else f"That is not used: this run goes on with {home / TXN_FOLDER}."
+    )
+    return f"Topology '{topology}' also has progress in {other / TXN_FOLDER}. {why}"

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ def dev(
                 if spark is None:
                     spark = resources.enter_context(session_for(topology, master, conf))
                 show_preview(topology, spark, rows, table)
-            except Exception as error:  # noqa: BLE001 - the next save may mend it
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the next save may mend it
                 click.echo(f"error: {numbered(error)}", err=True)
             announce(f"{time.monotonic() - began:.1f} s. Save {file} to see it again; Ctrl-C ends.")
 
@@ -75,23 +75,33 @@ def dev(
 def saves(file: Path, sleep: Callable[[float], None]) -> Iterator[None]:
     """Yield at once, and again each time that a program is saved, with its modules forgotten.
 
+    A save while the caller is at work counts, too.
+
     Args:
-        file: of the program; the modules beside and below it that it has loaded count, too.
+        file: of the program; files beside it count, and modules below it that it has loaded.
     """
+    known = _times(_files(file))
     while True:
         yield
-        before = _times(file)
-        while _times(file) == before:
+        for path, at in _times(_own_modules(file.parent).values()).items():
+            known.setdefault(path, at)  # loaded in this turn
+        while (times := _times({*known, *_files(file)})) == known:
             sleep(_POLL_SECS)
+        known = times
         for name in _own_modules(file.parent):
             del sys.modules[name]
         importlib.invalidate_caches()
 
 
-def _times(file: Path) -> dict[Path, int]:
-    """Return when each file of the program was last changed; a file that is gone has no time."""
-    times = {}
-    for path in {file, *_own_modules(file.parent).values()}:
+def _files(file: Path) -> set[Path]:
+    """Return the program and the files beside it, also one that could not be loaded."""
+    return {file, *file.parent.glob("*.py")}
+
+
+def _times(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return when each file was last changed; 0 for a file that is gone."""
+    times = dict.fromkeys(paths, 0)
+    for path in times:
         with contextlib.suppress(OSError):  # editors replace a file
             times[path] = path.stat().st_mtime_ns
     return times

@@ -18,6 +18,7 @@ from txn.cli.options import (
     zookeeper_of,
     zookeeper_option,
 )
+from txn.cli.signals import terminable
 from txn.errors import FencedError, LeaderExistsError, TxnError
 from txn.machine.listening import parse_address
 
@@ -114,31 +115,31 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
-    display = _make_display(target, as_json=as_json)
-    try:
-        topology = _checked(target, settings, zookeeper, until, standby=standby)
-    except TxnError as error:
-        display.refused(target, error)
-        raise
-    zookeeper = zookeeper_of(zookeeper, topology)
-    # Loaded only for a program that was not refused.
-    from txn.cli.exporting import make_lineage, make_metrics, make_traces
-    from txn.cli.running.driver import drive
-    from txn.cli.running.run_log import logging_to_file
-    from txn.cli.running.run_notes import RunNotes, page_of_run
-    from txn.dashboard.watching.run_files import RUNS_FOLDER
-    from txn.dashboard.watching.topology_facts import TopologyFacts
-
-    address = None if dashboard is None else parse_address(dashboard)
-    facts = TopologyFacts.of(topology, target)
     with contextlib.ExitStack() as resources:
-        observers = [*make_metrics(metrics, resources), *make_traces(traces, detailed_traces)]
-        observers += make_lineage(lineage)
-        log_path = resources.enter_context(
-            logging_to_file(topology.name, log_level, log_format, facts.home)
-        )
-        if address is not None:
-            resources.enter_context(page_of_run(facts, zookeeper, address, display))
+        resources.enter_context(terminable())
+        display = _make_display(target, as_json=as_json)
+        try:
+            topology = _checked(target, settings, zookeeper, until, standby=standby)
+            zookeeper = zookeeper_of(zookeeper, topology)
+            # Loaded only for a program that was not refused.
+            from txn.cli.exporting import make_lineage, make_metrics, make_traces
+            from txn.cli.running.driver import drive
+            from txn.cli.running.run_log import logging_to_file
+            from txn.cli.running.run_notes import RunNotes, page_of_run
+            from txn.dashboard.watching.run_files import RUNS_FOLDER
+            from txn.dashboard.watching.topology_facts import TopologyFacts
+
+            facts = TopologyFacts.of(topology, target)
+            observers = [*make_metrics(metrics, resources), *make_traces(traces, detailed_traces)]
+            observers += make_lineage(lineage)
+            log_file = logging_to_file(topology.name, log_level, log_format, facts.home)
+            log_path = resources.enter_context(log_file)
+            if dashboard is not None:
+                address = parse_address(dashboard)
+                resources.enter_context(page_of_run(facts, zookeeper, address, display))
+        except (TxnError, KeyboardInterrupt) as error:
+            display.refused(target, error)
+            raise
         try:
             drive(
                 topology,
@@ -167,7 +168,7 @@ def _checked(
     from txn.config.location import resolve, resolve_shared
     from txn.operations.changes.progress import unknown_names
     from txn.operations.changes.tables import compare_tables, refuse_tables
-    from txn.operations.homes import check_homes
+    from txn.operations.homes import notes_on_homes
     from txn.operations.loading import load_topology
 
     # Refuse a wrong --zookeeper before the program is loaded.
@@ -177,7 +178,7 @@ def _checked(
     topology.check_complete(until)
     for change in unknown_names(topology.definition):
         click.echo(f"Note: {change.what}", err=True)
-    for note in check_homes(topology) if zookeeper == "embedded" else ():
+    for note in notes_on_homes(topology) if zookeeper == "embedded" else ():
         click.echo(f"Note: {note}", err=True)
     tables = compare_tables(topology.definition)
     refuse_tables(tables)

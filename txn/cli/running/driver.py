@@ -113,7 +113,7 @@ def drive(
 def _reporting_refusal(observer: CliObserver, topology: str) -> Iterator[None]:
     try:
         yield
-    except TxnError as error:
+    except (TxnError, KeyboardInterrupt) as error:
         observer.refused(topology, error)
         raise
 

@@ -60,7 +60,7 @@ class CliObserver(ABC):
         """Called when a step of the start begins, such as "starting Spark's Java"."""
 
     def refused(self, topology: str, error: BaseException) -> None:
-        """Called when the start fails before the run began; the caller prints the error."""
+        """Called when the start fails or is interrupted; the caller prints the error."""
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Called when ready and waiting for the leader to end; again when the leader changes."""
@@ -191,7 +191,9 @@ class JsonLines(CliObserver):
 
     def refused(self, topology: str, error: BaseException) -> None:
         """Print event `ended`, as of a run that committed nothing."""
-        self._print("ended", {"ended": "error", **_error(error), "topology": topology} | _NOTHING)
+        stopped = isinstance(error, KeyboardInterrupt)
+        how = {"ended": "stopped" if stopped else "error", **_error(None if stopped else error)}
+        self._print("ended", how | {"topology": topology} | _NOTHING)
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Print event `standby`."""
