@@ -16,6 +16,7 @@ from txn.config.home import nearest_home, program_folder
 from txn.config.location import at_home, home_at, resolve
 from txn.interfaces import Spout
 from txn.operations.homes import notes_on_homes
+from txn.operations.loading import load_topology
 
 pytestmark = pytest.mark.fast
 
@@ -142,6 +143,18 @@ def test_progress_of_relative_sources_lies_in_the_working_directory(
         spout = FileSpout(pattern, format="csv", schema="v int")
         topology = topology_in(tmp_path / "program", tmp_path / "table", spout)
         assert topology.home.absolute() == home
+
+
+def test_the_home_of_a_linked_program_is_where_the_link_is(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are the tables that it names by its `__file__`."""
+    text = "from txn import Topology; t = Topology('t'); folder = __file__"
+    (tmp_path / "program/main.py").write_text(text, "utf-8")
+    (here / "main.py").symlink_to(tmp_path / "program/main.py")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert load_topology("main.py:t").program_folder == here
+    assert load_topology("../program/main.py:t").program_folder == tmp_path / "program"
 
 
 @pytest.mark.parametrize(

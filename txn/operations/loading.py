@@ -74,7 +74,9 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     place, colon, name = target.rpartition(":")
     if not colon:
         place, name = target, ""
-    with loading_program(Path(place).resolve().parent if _is_path(place) else None):
+    # A link stays one, as it does in the `__file__` by which a program names its tables.
+    folder = Path(os.path.abspath(place)).parent if _is_path(place) else None  # noqa: PTH100
+    with loading_program(folder):
         value = _topology(place, name, target)
     try:
         value.settings = overridden(value.settings, settings)
