@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -90,6 +91,11 @@ class FileNotices:
         elif self._empty is None:
             missing = self._listing.missing_folder()
             why = "" if missing is None else f", because the folder {missing} is not there"
+            if literal := self._listing.literal_folder():
+                why = (
+                    f", because '[' begins a set of characters: for the folder {literal} write "
+                    f"{glob.escape(literal)}"
+                )
             self._empty = (
                 f"{self._name} matches no file now{why}, so there is nothing to read. Check the "
                 "pattern if you expect files there; it looks again until there are some."

@@ -36,3 +36,24 @@ def test_a_pattern_that_matches_no_file_is_told_once_until_it_matches(
         assert spout.initialize_transaction(TransactionAttempt(2, 0), first) is None
         assert f"{spout!r} matches no file now, so there is" in caplog.messages[1]
         assert caplog.messages[1:] == [*spout.notices()]
+
+
+def test_a_folder_with_brackets_is_told_how_to_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`HERE` may have them; with the folder as the warning writes it, its files are read."""
+    schema = StructType([StructField("value", StringType())])
+    folder = tmp_path / "job [1]"
+    folder.mkdir()
+    (folder / "a.txt").write_text("x\n")
+    spout = FileSpout(f"{folder}/*.txt", format="text", schema=schema)
+    spout.open(None, None)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING, logger="spouts"):
+        assert spout.initialize_transaction(TransactionAttempt(1), None) is None
+    (told,) = caplog.messages
+    written = told.partition(f"for the folder {folder} write ")[2].partition(", so there is")[0]
+    spout = FileSpout(f"{written}/*.txt", format="text", schema=schema)
+    spout.open(None, None)  # type: ignore[arg-type]
+    batch = spout.initialize_transaction(TransactionAttempt(1), None)
+    assert batch is not None
+    assert [file.path for file in batch.files] == [f"{folder}/a.txt"]

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import IO
 
 from txn.storage.addresses import account_in
@@ -256,6 +257,12 @@ class Listing:
         """Return the folder before the first wildcard if it is local and missing."""
         exists = self.remote or os.path.isdir(self.local(self.base))
         return None if exists else self.base
+
+    def literal_folder(self) -> str | None:
+        """Return the pattern's folder if it has a bracket, and exists as it is written."""
+        folder = self.pattern.rpartition("/")[0]
+        is_there = not self.remote and "[" in folder and Path(self.local(folder)).is_dir()
+        return folder if is_there else None
 
     def uri(self, name: str) -> str:
         """Return the name for Spark's readers: absolute, with a scheme, not percent-encoded."""
