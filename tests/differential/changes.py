@@ -12,6 +12,7 @@ its own rows.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 from tests.differential.columns import columns_of
@@ -159,7 +160,9 @@ def _changed(program: Program, step: Step, change: Change) -> list[Step]:
 
 def _derived(program: Program, step: Step, args: dict[str, Any], op: str = "derive") -> Step:
     """A stream for one table alone."""
-    return Step(id=f"{step.id}_{len(program.steps)}", op=op, of=step.of, args=args)
+    taken = {one.id for one in program.steps}  # a table that is gone left its number free
+    ids = (f"{step.id}_{number}" for number in count(len(program.steps)))
+    return Step(id=next(one for one in ids if one not in taken), op=op, of=step.of, args=args)
 
 
 def renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:

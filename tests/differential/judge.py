@@ -42,6 +42,7 @@ Row = dict[str, Any]
 NARROWED_FROM_BYTES = keys.NARROWED_FROM_BYTES
 WATCH_SECS = 90.0
 OVERFLOW = re.compile(r"overflow|out of range|leaves the range|cannot be represented", re.I)
+TIMED_OUT = re.compile(r"no progress within")
 RAW = re.compile(r"Py4J|An error occurred while calling|\bo\d+\.|Traceback|java\.lang")
 WAITED = re.compile(r"waited for [\d.]+ s.*(stream|table)", re.S)
 REFUSALS = (
@@ -106,11 +107,13 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
     except TxnError as refusal:  # when it was built
         return _refused(refusal)
     attempts = attempts_that_stand(held(program), folder)
+    aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
+    if error is None and any(TIMED_OUT.search(record.error) for record in aside.values()):
+        return Verdict("late", "the machine was too busy: a txid is empty because its time was up")
     try:
         expected, broken = expected_tables(program, attempts, (), boundaries)
     except OutOfRangeError as due:
         # A total may leave its range, and the batch be quarantined for it, as was asked.
-        aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
         if error is None and not aside:
             return _refused_by_reader(program, spark, folder, due)
         if isinstance(error, UserError):

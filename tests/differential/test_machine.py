@@ -12,7 +12,7 @@ from tests.committers.aggregates.cases import OF_A_COLUMN, OF_ROWS, OutOfRangeEr
 from tests.differential.aggregation import aggregated
 from tests.differential.changes import programs_of
 from tests.differential.declaration import Change, Life, Program, Source, Step
-from tests.differential.generate import generate
+from tests.differential.generate import CHANGING, generate
 from tests.differential.oracle import expected_tables
 from tests.differential.shrink import candidates, shrink
 from tests.differential.time_joins import TIME_JOINS
@@ -106,6 +106,14 @@ def test_every_change_is_drawn() -> None:
     expected |= {f"{name} of reshape" for name in reshaped}
     expected |= {"None", "between-publications", "shape-staged", "shape-changed", "backfilled"}
     assert {name: found[name] for name in expected if not found[name]} == {}
+
+
+def test_each_step_has_an_id_of_its_own_whatever_changes() -> None:
+    """A table that goes away must not leave its number to a step of another (seed 20484)."""
+    for seed in (20484, *range(20500, 20540)):
+        for program in programs_of(generate(seed, CHANGING)):
+            ids = Counter(step.id for step in program.steps)
+            assert {name: times for name, times in ids.items() if times > 1} == {}, seed
 
 
 def test_a_program_changes_as_it_says() -> None:
