@@ -21,7 +21,7 @@ from txn.errors import TopologyError
 __all__ = ["Moved", "check_moved_from", "moved_names"]
 
 Moved = str | os.PathLike[str] | Literal[False] | None
-_LOOKED_AT = 1_000
+_LOOKED_AT = 50_000
 """Files from each end of the folder that are compared with those that were read."""
 
 
