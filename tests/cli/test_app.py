@@ -404,6 +404,36 @@ def test_life_of_a_topology(program: Path) -> None:
     assert [line[name] for name in ("topology", "epoch", "txid", "attempt")] == ["orders", 3, 3, 0]
 
 
+def test_a_project_is_the_same_from_wherever_it_is_started(tmp_path: Path) -> None:
+    """`txn new` names tables and files by its own folder: there is one progress, beside it, and a
+    moved project goes on when it says where it was.
+    """
+    run_txn(tmp_path, "new", "shop")
+    (tmp_path / "elsewhere").mkdir()
+    session = RUN[2:]
+    out, _ = run_txn(tmp_path, "run", "shop/shop.py:topology", *session, "--until", "caught_up")
+    assert f"zookeeper {tmp_path}/shop/.txn/zookeeper" in out
+    shop = [sys.executable, str(tmp_path / "shop/shop.py")]
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"}
+    subprocess.run(shop, cwd=tmp_path / "elsewhere", env=environ, check=True, capture_output=True)
+    made = sorted(path.parent for path in tmp_path.rglob(".txn"))
+    assert made == [tmp_path / "shop"]
+    told = json.loads(run_txn(tmp_path / "shop/data", "status", "shop", "--json")[0])
+    assert (told["committed_txid"], told["epoch"]) == (2, 2)
+
+    (tmp_path / "shop").rename(tmp_path / "moved")
+    out, err = run_txn(
+        tmp_path, "run", "moved/shop.py:topology", *session, "--until", "caught_up", code=1
+    )
+    program = tmp_path / "moved/shop.py"
+    advice = re.search(r"moved_from='[^']+'", err)
+    assert advice is not None
+    text = program.read_text("utf-8")
+    program.write_text(text.replace("header=True", f"header=True, {advice[0]}"), "utf-8")
+    out, _ = run_txn(tmp_path, "run", "moved/shop.py:topology", *session, "--until", "caught_up")
+    assert "this run committed 0 batches" in out
+
+
 def test_a_program_that_does_not_fit_is_refused_before_spark_is_up(program: Path) -> None:
     """The refusal interrupts Java's start, and a program that reads JSON gets its last event."""
     run_txn(program, *RUN, "--until", "caught_up")

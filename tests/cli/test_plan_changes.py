@@ -104,7 +104,7 @@ def test_nothing_differs_in_one_line(world: World) -> None:
         [
             (
                 "changes: nothing differs (by the tables' logs alone: streams, and tables that are "
-                "new or gone, were not compared; no ZooKeeper runs in this folder; "
+                "new or gone, were not compared; no embedded ZooKeeper of it runs; "
                 "--zookeeper SPEC names or starts one)"
             )
         ],
