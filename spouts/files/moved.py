@@ -53,7 +53,8 @@ def moved_names(
         TopologyError: files were read under other names, or `moved_from` is another folder.
         OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
     """
-    if listing.is_below_base(newest := previous.files[0].path):
+    newest = previous.files[0].path if previous.files else ""
+    if not newest or listing.is_below_base(newest):
         return None if previous.named_as is None else (listing.base, previous.named_as)
     folders = list(_folders(newest))
     former = next((one for one in folders if _is_same_folder(listing, one)), None)

@@ -169,8 +169,8 @@ def test_the_command_prints_what_each_table_would_get(
 
     def run(*words: str) -> str:
         result = CliRunner().invoke(cli, ["preview", "app.py:orders", *words])
-        assert result.exit_code == 0, result.output
-        return result.output
+        assert result.exit_code == 0, result.stdout
+        return result.stdout
 
     told = run("--table", "totals").splitlines()
     assert told[:2] == [
@@ -184,7 +184,7 @@ def test_the_command_prints_what_each_table_would_get(
     assert found["tables"]["warehouse/orders"] == [{"user": "ann", "n": 1}, {"user": "bob", "n": 2}]
     assert [p for p in tree(folder) if "__pycache__" not in p] == before
     refused = CliRunner().invoke(cli, ["preview", "app.py:orders", "--table", "total"])
-    assert "has no table 'total'. Its tables are warehouse/orders" in refused.output
+    assert "has no table 'total'. Its tables are warehouse/orders" in refused.stderr
 
 
 @pytest.mark.usefixtures("borrowed")
@@ -195,7 +195,7 @@ def test_a_table_of_bad_rows_without_a_rule_is_named_so(
     monkeypatch.chdir(folder)
     ruled = PROGRAM.replace('Topology("orders")', 'Topology("orders", bad_rows=AppendTable("bad"))')
     (folder / "app.py").write_text(ruled)
-    told = CliRunner().invoke(cli, ["preview", "app.py:orders", "--table", "bad"]).output
+    told = CliRunner().invoke(cli, ["preview", "app.py:orders", "--table", "bad"]).stdout
     assert told.splitlines()[-1] == "table bad: no stream sets rows aside"
 
 
@@ -209,7 +209,7 @@ def test_plan_checks_the_columns_if_it_may_start_spark(
 
     def plan(program: str, *words: str) -> str:
         (folder / "app.py").write_text(program)
-        return CliRunner().invoke(cli, ["plan", "app.py:orders", "--columns", *words]).output
+        return CliRunner().invoke(cli, ["plan", "app.py:orders", "--columns", *words]).stdout
 
     assert "    columns: user string, total bigint\n" in plan(PROGRAM)
     totals = json.loads(plan(PROGRAM, "--json"))["columns"]["warehouse/totals"]
