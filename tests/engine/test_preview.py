@@ -209,7 +209,8 @@ def test_plan_checks_the_columns_if_it_may_start_spark(
 
     def plan(program: str, *words: str) -> str:
         (folder / "app.py").write_text(program)
-        return CliRunner().invoke(cli, ["plan", "app.py:orders", "--columns", *words]).stdout
+        done = CliRunner().invoke(cli, ["plan", "app.py:orders", "--columns", *words])
+        return done.stderr if done.exit_code else done.stdout
 
     assert "    columns: user string, total bigint\n" in plan(PROGRAM)
     totals = json.loads(plan(PROGRAM, "--json"))["columns"]["warehouse/totals"]
