@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from txn.text import first_items, printable, size
+from txn.text import counted, first_items, printable, size
 
 __all__ = ["amounts_read", "describe", "read_of"]
 
@@ -29,7 +29,7 @@ class _Read(NamedTuple):
     """The last of them."""
 
     def __str__(self) -> str:
-        records = _counted(self.records, "record") if self.records else ""
+        records = counted(self.records, "record") if self.records else ""
         amounts = size(self.bytes) if self.bytes else ""
         return ", ".join(filter(None, (self.what, records, amounts))) + self.end
 
@@ -87,7 +87,7 @@ def _partitions(positions: Mapping[Any, Any]) -> _Read | None:
     ends = [f"{span.stop - 1} of {name}" for name, span in read.items()]
     end = "; ".join([f", up to {first_items(ends, _SHOWN_ITEMS)}", *beside])
     records = sum(map(len, read.values()))
-    return _Read(_counted(len(read), "partition"), None if beside else records, None, end)
+    return _Read(counted(len(read), "partition"), None if beside else records, None, end)
 
 
 def _span(position: Any) -> range | None:
@@ -108,7 +108,7 @@ def _files(files: list[Any]) -> _Read | None:
         return _Read(names[0], None, total)
     few = 0 < len(names) <= _SHOWN_ITEMS
     end = f": {', '.join(names)}" if few else "".join(f", up to {name}" for name in names[-1:])
-    return _Read(_counted(len(names), "file"), None, total, end)
+    return _Read(counted(len(names), "file"), None, total, end)
 
 
 def _versions(versions: list[Any], last: int, *, changes: bool) -> _Read | None:
@@ -119,7 +119,7 @@ def _versions(versions: list[Any], last: int, *, changes: bool) -> _Read | None:
     of = "changes of " * changes
     if len(versions) == 1:
         return _Read(f"{of}version {last}", rows, total)
-    return _Read(f"{of}{_counted(len(versions), 'version')}", rows, total, f", up to {last}")
+    return _Read(f"{of}{counted(len(versions), 'version')}", rows, total, f", up to {last}")
 
 
 def _count(number: Any) -> int | None:
@@ -129,10 +129,6 @@ def _count(number: Any) -> int | None:
 def _sum(counts: list[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return min(sum(known), _LARGEST) if len(known) == len(counts) else None
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:

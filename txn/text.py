@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 __all__ = [
+    "counted",
     "duration",
     "event_time",
     "first_items",
@@ -144,6 +145,11 @@ def event_time(at: int) -> str:
     except OverflowError:
         return f"{at} microseconds after 1970"
     return f"{moment.isoformat(' ')} UTC"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: `1 row`, `1,200 rows`, `2 batches`."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def size(count: int) -> str:

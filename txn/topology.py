@@ -426,7 +426,7 @@ class Topology:
         self.find_tables(spark)
         tables, from_rows = self._located(spark, tables), self._located(spark, from_rows)
         self._refuse_stragglers()
-        with open_backend(at_home(zookeeper, self.home), self.settings) as backend:
+        with open_backend(at_home(zookeeper, self), self.settings) as backend:
             status = backend.status(self.name)
             store = backend.open(self.name)
             with contextlib.closing(store):
@@ -516,7 +516,7 @@ class Topology:
 
         if standby:
             resolve_shared(zookeeper)
-        return store_of_run(at_home(zookeeper, self.home), self.name, self.settings, resources)
+        return store_of_run(at_home(zookeeper, self), self.name, self.settings, resources)
 
     def _refuse_stragglers(self) -> None:
         alive = [one for one in self._stragglers if one.thread.is_alive()]

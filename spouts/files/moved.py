@@ -56,14 +56,18 @@ def moved_names(
     newest = previous.files[0].path if previous.files else ""
     if not newest or listing.is_below_base(newest):
         return None if previous.named_as is None else (listing.base, previous.named_as)
-    folders = list(_folders(newest))
-    former = next((one for one in folders if _is_same_folder(listing, one)), None)
-    if former is None and moved_from is None:
-        _refuse_known(name, listing, taking, previous, folders)
-    elif former is None and (former := _base(moved_from, listing)) is not None:
-        _require_fit(name, listing, taking, previous, former, folders)
-    if former is None:
+    linked = next((one for one in _folders(newest) if _is_same_folder(listing, one)), None)
+    if linked is not None:
+        former = linked
+    elif moved_from is False:
         return None
+    else:
+        files = _Files(name, listing, taking, previous)
+        if moved_from is None:
+            files.refuse_known()
+            return None
+        former = _base(os.fspath(moved_from), listing)
+        files.require_fit(former)
     return listing.base, former if previous.named_as is None else previous.named_as
 
 
@@ -86,65 +90,63 @@ def _is_same_folder(listing: Listing, former: str) -> bool:
     return then.is_dir() and now.resolve() == then.resolve()
 
 
-def _base(moved_from: Moved, listing: Listing) -> str | None:
-    if moved_from is None or moved_from is False:
-        return None
-    folder = os.fspath(moved_from)
+def _base(folder: str, listing: Listing) -> str:
     if listing.remote:
         return f"{folder.rstrip('/')}/"
     path = os.path.normpath(Path(folder).expanduser()).rstrip("/")
     return "" if path == "." else f"{path}/"
 
 
-def _known(listing: Listing, taking: Taking, previous: FileBatch, former: str) -> list[str]:
-    """Return names in the folder that were taken, if `former` was its name when they were."""
-    names = listing.names()
-    some = names if len(names) <= 2 * _LOOKED_AT else names[:_LOOKED_AT] + names[-_LOOKED_AT:]
-    taking.moved = (listing.base, former if previous.named_as is None else previous.named_as)
-    unseen = set(taking.unseen(some, previous))
-    return [name for name in some if name not in unseen]
+class _Files:
+    """The files that lie in the pattern's folder, compared with those that were taken."""
 
+    def __init__(self, name: str, listing: Listing, taking: Taking, previous: FileBatch) -> None:
+        self._name = name
+        self._listing = listing
+        self._taking = taking
+        self._previous = previous
+        self._newest = previous.files[0].path
+        self._folders = list(_folders(self._newest))
+        names = listing.names()
+        if len(names) > 2 * _LOOKED_AT:
+            names = names[:_LOOKED_AT] + names[-_LOOKED_AT:]
+        self._below = [one.removeprefix(listing.base) for one in names]
 
-def _require_fit(
-    name: str,
-    listing: Listing,
-    taking: Taking,
-    previous: FileBatch,
-    former: str,
-    folders: list[str],
-) -> None:
-    """Refuse a former folder by whose name no file is known, while files are by another's."""
-    newest = previous.files[0].path
-    others = [one for one in folders if one != former and _known(listing, taking, previous, one)]
-    if newest.startswith(former) and (_known(listing, taking, previous, former) or not others):
-        return
-    fit = (
-        f" Files of it are known as those of {others[0].rstrip('/')!r}: name that."
-        if others
-        else ""
-    )
-    raise TopologyError(
-        f"{name} was given moved_from={former.rstrip('/')!r}, which is not the former name of "
-        f"'{listing.base}': the newest file that it read is '{newest}'.{fit} It is the folder of "
-        "the pattern as far as that has no wildcard.",
-        number="TXN-408",
-    )
+    def _known(self, former: str) -> list[str]:
+        """Return the files that were taken, if `former` was the folder's name when they were."""
+        named_as = former if self._previous.named_as is None else self._previous.named_as
+        unseen = set(self._taking.unseen([named_as + one for one in self._below], self._previous))
+        return [one for one in self._below if named_as + one not in unseen]
 
+    def require_fit(self, former: str) -> None:
+        """Refuse a folder by whose name no file is known, while files are by another's."""
+        is_above = self._newest.startswith(former)
+        others = [one for one in self._folders if one != former and self._known(one)]
+        if is_above and (not others or self._known(former)):
+            return
+        known_as = f" Files of it are known as those of {others[0].rstrip('/')!r}: name that."
+        raise TopologyError(
+            f"{self._name} was given moved_from={former.rstrip('/')!r}, which is not the former "
+            f"name of '{self._listing.base}': the newest file that it read is '{self._newest}'."
+            f"{known_as if others else ''} It is the folder of the pattern as far as that has no "
+            "wildcard.",
+            number="TXN-408",
+        )
 
-def _refuse_known(
-    name: str, listing: Listing, taking: Taking, previous: FileBatch, folders: list[str]
-) -> None:
-    for former in folders:
-        for known in _known(listing, taking, previous, former):
-            before = former + known.removeprefix(listing.base)
-            if _is_another(listing, known, before):
-                continue
-            raise TopologyError(
-                f"{name} has '{known}', and '{before}' was read before. If the folder was moved "
-                f"or copied, add moved_from={former.rstrip('/') or '.'!r} to the spout: its files "
-                "are then not read again. If these are other files, add moved_from=False.",
-                number="TXN-408",
-            )
+    def refuse_known(self) -> None:
+        """Refuse files that were taken by the name of another folder, or seem to be copies."""
+        for former in self._folders:
+            for below in self._known(former):
+                known, before = self._listing.base + below, former + below
+                if _is_another(self._listing, known, before):
+                    continue
+                raise TopologyError(
+                    f"{self._name} has '{known}', and '{before}' was read before. If the folder "
+                    f"was moved or copied, add moved_from={former.rstrip('/') or '.'!r} to the "
+                    "spout: its files are then not read again. If these are other files, add "
+                    "moved_from=False.",
+                    number="TXN-408",
+                )
 
 
 def _is_another(listing: Listing, known: str, before: str) -> bool:

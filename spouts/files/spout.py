@@ -109,7 +109,7 @@ class FileSpout(Spout[FileBatch]):
             NULL. None: JSON and Parquet ignore them, a CSV header with them fails its batch.
         moved_from: the folder in which the files were when they were read, if it was moved or
             copied since: they are then not read again. It may stay there. False: files of another
-            folder with the same names and sizes are other files.
+            folder with the same names are other files.
         storage_options: credentials and endpoints of a URI's storage, by object_store's names
             (`aws_endpoint_url`); what they leave out comes from the environment.
         extra_options: options that a codec or a file system of your own knows; not checked.
@@ -253,6 +253,7 @@ class FileSpout(Spout[FileBatch]):
             )
         if previous is not None:
             self._check_spelling(previous)
+            self._taking.moved = None  # what is compared has its names of then already
             self._taking.moved = moved_names(
                 self._name, self._listing, self._taking, previous, self._moved_from
             )

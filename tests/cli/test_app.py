@@ -418,8 +418,8 @@ def test_a_project_is_the_same_from_wherever_it_is_started(tmp_path: Path) -> No
     subprocess.run(shop, cwd=tmp_path / "elsewhere", env=environ, check=True, capture_output=True)
     made = sorted(path.parent for path in tmp_path.rglob(".txn"))
     assert made == [tmp_path / "shop"]
-    told = json.loads(run_txn(tmp_path / "shop/data", "status", "shop", "--json")[0])
-    assert (told["committed_txid"], told["epoch"]) == (2, 2)
+    status = json.loads(run_txn(tmp_path / "shop/data", "status", "shop", "--json")[0])
+    assert (status["committed_txid"], status["epoch"]) == (2, 2)
 
     (tmp_path / "shop").rename(tmp_path / "moved")
     out, err = run_txn(
@@ -460,7 +460,7 @@ def test_a_refused_start_ends_with_an_event(program: Path) -> None:
 
 
 def test_the_first_word_waits_for_no_library() -> None:
-    """What takes long to load is loaded after the first line on the screen."""
+    """Commands load slow libraries only after they print their first line."""
     code = (
         "import sys; from txn.cli.app import cli\n"
         "for name in ('run', 'preview', 'plan'): cli.get_command(None, name)\n"

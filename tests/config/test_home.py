@@ -83,11 +83,14 @@ def test_a_name_is_looked_up_from_the_working_directory_upwards(
 def test_embedded_alone_means_the_server_of_the_home(here: Path, tmp_path: Path) -> None:
     """Any other spec is what the user named."""
     program = tmp_path / "program"
-    assert at_home("embedded", program) == f"embedded:{program}/.txn/zookeeper"
+    owner = topology_in(program, tmp_path / "table")
+    assert at_home("embedded", owner) == f"embedded:{program}/.txn/zookeeper"
     assert home_at(f"embedded:{program}/.txn/zookeeper") == program
     assert [home_at(spec) for spec in ("embedded", "embedded:zk", "zk1:2181")] == [None] * 3
-    assert (at_home("embedded", Path()), at_home("embedded", here)) == ("embedded", "embedded")
-    assert [at_home(spec, program) for spec in ("zk1:2181", "embedded:x")] == [
+    relative, beside = topology_in(None, "table"), topology_in(here, tmp_path / "table")
+    owners = (relative, beside, None)
+    assert [at_home("embedded", one) for one in owners] == ["embedded"] * 3
+    assert [at_home(spec, owner) for spec in ("zk1:2181", "embedded:x")] == [
         "zk1:2181",
         "embedded:x",
     ]

@@ -133,9 +133,9 @@ def test_the_small_chart_shows_the_whole_half_hour(tmp_path: Path, read: Read) -
 def test_series_leave_out_the_bucket_that_goes_on(tmp_path: Path, read: Read) -> None:
     """A part of a bucket would look as if the topology had become slow."""
     watched = read(filled(tmp_path, NOW - 3_600_000, NOW - 3000, NOW - 1000))
-    told = series(watched, 15)
-    assert (told["t"][-1], told["rows_per_s"][-1]) == ((NOW - 8000) / 1000, 50.0)
-    assert sum(filter(None, told["rows_per_s"])) == 50.0
+    lines = series(watched, 15)
+    assert (lines["t"][-1], lines["rows_per_s"][-1]) == ((NOW - 8000) / 1000, 50.0)
+    assert sum(filter(None, lines["rows_per_s"])) == 50.0
 
 
 @pytest.mark.usefixtures("at_now")
@@ -144,8 +144,8 @@ def test_a_line_has_a_gap_where_nothing_ran(tmp_path: Path, read: Read) -> None:
     hour = 3_600_000
     times = [NOW - 10 * hour, NOW - 8 * hour, NOW - 2 * hour]
     watched = read(filled(tmp_path, *times, epochs=[1, 1, 2]))
-    told = series(watched, 0)
-    rates = dict(zip(told["t"], told["rows_per_s"], strict=True))
+    lines = series(watched, 0)
+    rates = dict(zip(lines["t"], lines["rows_per_s"], strict=True))
     within = {rate for at, rate in rates.items() if NOW - 9.5 * hour < at * 1000 < NOW - 8.5 * hour}
     between = {rate for at, rate in rates.items() if NOW - 7 * hour < at * 1000 < NOW - 3 * hour}
     assert (within, between) == ({0}, {None})
@@ -153,12 +153,12 @@ def test_a_line_has_a_gap_where_nothing_ran(tmp_path: Path, read: Read) -> None:
 
 @pytest.mark.usefixtures("at_now")
 def test_an_idle_run_has_a_line_at_zero(tmp_path: Path, read: Read) -> None:
-    """From the start of its leader on, which ZooKeeper knows; before that there is none."""
+    """The line begins when its leader started, which ZooKeeper knows."""
     watched = read(filled(tmp_path, NOW - 3_600_000, NOW - 1_200_000))
     started = datetime.fromtimestamp((NOW - 1_800_000) / 1000, timezone.utc).isoformat()
     tell(watched, 2, leader=leader(started))
-    told = series(watched, 60)
-    rates = dict(zip(told["t"], told["rows_per_s"], strict=True))
+    lines = series(watched, 60)
+    rates = dict(zip(lines["t"], lines["rows_per_s"], strict=True))
     assert {rate for at, rate in rates.items() if at * 1000 > NOW - 1_100_000} == {0}
     assert api.summary(watched)["spark"][-1] == 0
 
@@ -178,10 +178,10 @@ def test_waiting_is_apart_from_processing(tmp_path: Path, read: Read) -> None:
     timings = {"started": 4.0, "processing": 900.0, "staged": 120.0, "processed": 3.0, "turn": 50.0}
     watched = read(filled(tmp_path, NOW - 60_000, timings_ms=timings))
     (line,) = api.transactions(watched, Filter(), None)["txids"]
-    told = series(watched, 15)
+    lines = series(watched, 15)
     assert (line["processing_ms"], line["waiting_ms"]) == (123.0, 950.0)
-    assert [*filter(None, told["processing_ms"])] == [123.0]
-    assert [*filter(None, told["waiting_ms"])] == [950.0]
+    assert [*filter(None, lines["processing_ms"])] == [123.0]
+    assert [*filter(None, lines["waiting_ms"])] == [950.0]
 
 
 @pytest.mark.usefixtures("at_now")
@@ -197,10 +197,10 @@ def test_input_is_counted_from_the_metadata(
 ) -> None:
     """Records where the positions have them, else bytes; the other one is unknown."""
     watched = read(filled(tmp_path, NOW - 30_000, read={"s": metadata}))
-    told = series(watched, 15)
-    assert (told["read_unit"], *api.summary(watched)["read_per_s"]) == amounts
-    step = told["t"][1] - told["t"][0]
-    assert sum(filter(None, told["read_per_s"])) * step == (600 if amounts[1] else 6000)
+    lines = series(watched, 15)
+    assert (lines["read_unit"], *api.summary(watched)["read_per_s"]) == amounts
+    step = lines["t"][1] - lines["t"][0]
+    assert sum(filter(None, lines["read_per_s"])) * step == (600 if amounts[1] else 6000)
 
 
 @pytest.mark.usefixtures("at_now")
@@ -211,10 +211,10 @@ def test_lag_is_thinned_where_it_is_dense(tmp_path: Path, read: Read) -> None:
     new = [NOW / 1000 - 200 + each / 2 for each in range(400)]
     for number, at in enumerate([*old, *new]):
         note(watched, tmp_path, at=at, lags={"flights": {"files": number}})
-    told = series(watched, 60)["lag"]
-    assert told["t"][:100] == old
-    assert (told["t"][-1], told["streams"][0]["values"][-1]) == (new[-1], 499)
-    assert len(told["t"]) == len(told["streams"][0]["values"]) <= 152
+    lines = series(watched, 60)["lag"]
+    assert lines["t"][:100] == old
+    assert (lines["t"][-1], lines["streams"][0]["values"][-1]) == (new[-1], 499)
+    assert len(lines["t"]) == len(lines["streams"][0]["values"]) <= 152
 
 
 @pytest.mark.usefixtures("at_now")

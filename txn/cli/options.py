@@ -62,7 +62,7 @@ def zookeeper_of(zookeeper: str, topology: Topology | None) -> str:
     """Return `--zookeeper` with the folder that "embedded" alone means for a program."""
     from txn.config.location import at_home
 
-    return zookeeper if topology is None else at_home(zookeeper, topology.home)
+    return at_home(zookeeper, topology)
 
 
 def session_options(command: F) -> F:

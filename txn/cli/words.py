@@ -9,7 +9,7 @@ from txn.engine.reporting.bottleneck import BOUND_NAMES
 from txn.engine.reporting.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, processing_ms, waiting_ms
-from txn.text import duration, printable, size
+from txn.text import counted, duration, printable, size
 
 __all__ = [
     "NOTHING_SET_ASIDE",
@@ -62,7 +62,7 @@ def batch_line(batch: BatchReport) -> str:
 def rows_by_table(batch: BatchReport) -> str:
     """List what a txid staged, with versions: `totals 2 rows (v1), bad_rows 1 row (v1)`."""
     return ", ".join(
-        f"{short_name(table)} {_counted(batch.rows.get(table, 0), 'row', 'rows')} (v{version})"
+        f"{short_name(table)} {counted(batch.rows.get(table, 0), 'row')} (v{version})"
         for table, version in batch.tables.items()
     )
 
@@ -77,7 +77,7 @@ def _read(batch: BatchReport) -> str:
     if not records:
         return "read nothing"
     known = sum(count for count in records if count is not None)
-    parts = [] if None in records else [_counted(known, "record", "records")]
+    parts = [] if None in records else [counted(known, "record")]
     parts += [] if None in read else [size(sum(count for count in read if count is not None))]
     return f"read {', '.join(parts)}" if parts else ""
 
@@ -109,9 +109,9 @@ def _summary(report: RunReport) -> str:
     }.get(report.ended, report.ended)
     return (
         f"{report.topology}: {how}. Committed txid {report.committed_txid}; this run committed "
-        f"{_counted(report.batches_committed, 'batch', 'batches')} with "
-        f"{_counted(report.rows_staged, 'row', 'rows')} and "
-        f"{_counted(report.replays, 'replay', 'replays')} in {duration(report.seconds)}."
+        f"{counted(report.batches_committed, 'batch', 'batches')} with "
+        f"{counted(report.rows_staged, 'row')} and "
+        f"{counted(report.replays, 'replay')} in {duration(report.seconds)}."
     )
 
 
@@ -119,15 +119,11 @@ def _emptied_line(report: RunReport) -> str:
     """Count the txids committed empty, with the command that lists them; empty if none."""
     if not report.quarantined:
         return ""
-    were = _counted(report.quarantined, "txid was", "txids were")
+    were = counted(report.quarantined, "txid was", "txids were")
     return (
         f"{report.topology}: {were} committed empty: "
         f"`txn quarantine list {report.topology}` says which, and why."
     )
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 def held_up(report: RunReport) -> str | None:

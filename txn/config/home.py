@@ -14,10 +14,11 @@ import contextlib
 import mmap
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
+
+from txn.text import is_installed, is_the_users
 
 __all__ = [
     "TXN_FOLDER",
@@ -59,11 +60,7 @@ def program_folder() -> Path | None:
     if not isinstance(file, str) or not file.endswith(".py"):
         return None
     path = Path(os.path.abspath(file))  # noqa: PTH100 - a link stays one, as in `__file__`
-    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")]
-    own = Path(__file__).resolve().parents[1]
-    if any(path.resolve().is_relative_to(folder.resolve()) for folder in (*installed, own)):
-        return None
-    return path.parent
+    return path.parent if is_the_users(str(path)) and not is_installed(str(path)) else None
 
 
 def nearest_home() -> Path:

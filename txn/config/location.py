@@ -8,12 +8,20 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from txn.config.home import TXN_FOLDER, nearest_home
 from txn.errors import UserError
 
-__all__ = ["ZooKeeperSpec", "as_option", "at_home", "home_at", "resolve", "resolve_shared"]
+__all__ = [
+    "HasHome",
+    "ZooKeeperSpec",
+    "as_option",
+    "at_home",
+    "home_at",
+    "resolve",
+    "resolve_shared",
+]
 
 Store = TypeVar("Store")
 
@@ -88,18 +96,32 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
     return resolved
 
 
-def at_home(spec: Store, home: Path) -> Store | str:
-    """Return `spec`, with the folder of a topology's home if it is "embedded" alone."""
-    if spec != "embedded" or home.absolute() == nearest_home().absolute():
+class HasHome(Protocol):
+    """A topology, or what is known of one."""
+
+    @property
+    def home(self) -> Path:
+        """The folder whose `.txn` has its progress."""
+
+
+def at_home(spec: Store, topology: HasHome | None) -> Store | str:
+    """Return `spec`, with the folder of a topology's home if it is "embedded" alone.
+
+    Args:
+        topology: None: only its name is known, and "embedded" is the nearest home's.
+    """
+    if spec != "embedded" or topology is None:
         return spec
-    return f"embedded:{home.absolute() / _EMBEDDED}"
+    home = topology.home.absolute()
+    return spec if home == nearest_home().absolute() else f"embedded:{home / _EMBEDDED}"
 
 
 def home_at(spec: str) -> Path | None:
     """Return the home whose server "embedded:FOLDER" names; None: it names no home's."""
     folder = resolve(spec).folder if spec.startswith("embedded:") else None
-    is_of_home = folder is not None and folder.absolute().parts[-2:] == _EMBEDDED.parts
-    return folder.absolute().parents[1] if folder is not None and is_of_home else None
+    if folder is None or folder.absolute().parts[-2:] != _EMBEDDED.parts:
+        return None
+    return folder.absolute().parents[1]
 
 
 def _resembles_embedded(name: str) -> bool:

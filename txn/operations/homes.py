@@ -18,15 +18,15 @@ def notes_on_homes(topology: Topology) -> list[str]:
 
     One more if that one is not beside the program.
     """
-    home, own = topology.home.absolute(), topology.program_folder
-    is_relative = topology.home == Path() and own is not None and own != home
-    if is_relative:  # it has other tables in each folder, and this is the one that is meant
-        others = [one for one in (own,) if one and holds_topology(one, topology.name)]
-    elif own is not None and own != home:
-        return [_strayed(topology.name, home, own)]
-    else:
-        others = other_homes(topology.name, home)
-    return [_note(topology.name, home, other, is_relative=is_relative) for other in sorted(others)]
+    name, own, found = topology.name, topology.program_folder, topology.home
+    home = found.absolute()
+    if own is None or own == home:
+        others = sorted(other_homes(name, home))
+        return [_note(name, home, other, is_relative=False) for other in others]
+    if found != Path():
+        return [_strayed(name, home, own)]
+    # It has other tables in each folder, and this is the one that is meant.
+    return [_note(name, home, own, is_relative=True)] if holds_topology(own, name) else []
 
 
 def _strayed(topology: str, home: Path, own: Path) -> str:

@@ -87,7 +87,7 @@ def dashboard(
         targets = [TopologyFacts.named(target) for target in topologies]
     where = None if of_run else home_at(zookeeper)
     if targets and targets[0].program:
-        zookeeper = at_home(zookeeper, targets[0].home)
+        zookeeper = at_home(zookeeper, targets[0])
     unseen = [] if of_run else [one.name for one in targets]
     with Watch(targets, zookeeper, where=where, starts_server=not of_run) as watch:
 

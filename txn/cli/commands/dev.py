@@ -14,6 +14,7 @@ import click
 
 from txn.cli.completion import topologies
 from txn.cli.options import announce, session_for, session_options, settings_option
+from txn.text import is_installed, is_the_users
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["dev", "saves"]
 
 _POLL_SECS = 0.2
-_PACKAGES = ("txn", "spouts", "committers")
 
 
 @click.command()
@@ -112,10 +112,7 @@ def _own_modules(folder: Path) -> dict[str, Path]:
     modules = {}
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "")
-        if name == "__main__" or name.partition(".")[0] in _PACKAGES or folder not in path.parents:
-            continue
-        if not any(
-            p.startswith(".") or p == "site-packages" for p in path.relative_to(folder).parts
-        ):
+        is_own = is_the_users(str(path)) and not is_installed(str(path))
+        if name != "__main__" and is_own and folder in path.parents:
             modules[name] = path
     return modules

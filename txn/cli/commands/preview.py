@@ -20,7 +20,7 @@ from txn.cli.options import (
 )
 from txn.errors import UserError
 from txn.spark.lazy import sf
-from txn.text import printable
+from txn.text import counted, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,7 @@ def show_preview(
     topology.find_tables(spark)
     names = [sink.name for sink in topology.sinks]
     chosen = names if number is None else [names[number]]
-    announce(f"{topology.name}: reading a batch, computing {_tables(len(names))}")
+    announce(f"{topology.name}: reading a batch, computing {counted(len(names), 'table')}")
     result = previewed(topology.definition, spark, rows)
     if as_json:
         print_json(_json(topology.name, result, chosen))
@@ -170,10 +170,6 @@ def _table(name: str, frame: DataFrame) -> Iterator[RenderableType]:
         for row in shown:
             grid.add_row(*(Text("NULL", style="dim") if v is None else printable(v) for v in row))
         yield grid
-
-
-def _tables(count: int) -> str:
-    return f"{count} table{'' if count == 1 else 's'}"
 
 
 def _counted(rows: int) -> str:

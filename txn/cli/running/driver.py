@@ -22,7 +22,7 @@ from txn.cli.running.idleness import Idleness
 from txn.cli.running.observers import CliObserver, RunInfo
 from txn.cli.running.run_notes import RunNotes
 from txn.cli.running.start import Start, given_up
-from txn.cli.signals import quiet_interrupts, received_signals, terminable
+from txn.cli.signals import quiet_interrupts, received_signals
 from txn.engine.reporting.report import RunReport
 from txn.errors import AbandonedError, TxnError
 from txn.interfaces import NOTICES
@@ -74,7 +74,6 @@ def drive(
     with (
         contextlib.ExitStack() as resources,
         observer,
-        terminable(),
         quiet_interrupts(),
         _leaving(),
         _showing_notes(observer),

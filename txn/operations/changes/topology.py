@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.backends import open_backend
@@ -108,10 +107,10 @@ def compare_topology(
     Raises:
         TxnError: the durable progress cannot be read.
     """
-    if zookeeper is None and not _runs_at(topology.home):
+    if zookeeper is None and not _runs_at(topology):
         return replace(_compared(topology, None, columns), unasked=_UNASKED)
     try:
-        store = at_home(zookeeper or "embedded", topology.home)
+        store = at_home(zookeeper or "embedded", topology)
         with open_backend(store, topology.settings) as backend:
             return _compared(topology, backend, columns)
     except (SetupError, ProgressUnavailableError) as error:
@@ -134,9 +133,9 @@ def refuse_changes(topology: Topology, zookeeper: str) -> None:
         )
 
 
-def _runs_at(home: Path) -> bool:
-    """Return whether the embedded server of a home runs."""
-    folder = resolve(at_home("embedded", home)).folder
+def _runs_at(topology: Topology) -> bool:
+    """Return whether the embedded server of a topology's home runs."""
+    folder = resolve(at_home("embedded", topology)).folder
     assert folder is not None
     return (folder / "lock").exists() and running_server(folder) is not None
 

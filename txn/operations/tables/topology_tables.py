@@ -89,7 +89,7 @@ def tables_of(
     known = TopologyTables(name, (), None, config=config)
     if topology is not None:
         known = TopologyTables.of_program(topology)
-        zookeeper = at_home(zookeeper, topology.home)
+        zookeeper = at_home(zookeeper, topology)
     try:
         with open_backend(zookeeper, config) as backend:
             replays = backend.row_replays(name) if with_replays else None
