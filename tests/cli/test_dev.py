@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +44,12 @@ def save(file: Path, text: str) -> None:
     before = file.stat().st_mtime_ns if file.exists() else 0
     file.write_text(text, "utf-8")
     os.utime(file, ns=(before + 1_000_000, before + 1_000_000))
+
+
+def sleeps(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """Let the command alone sleep so; other threads of this process sleep as ever."""
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr("txn.cli.commands.dev.time", clock)
 
 
 def test_each_save_of_a_file_of_the_program_is_one_turn(
@@ -88,7 +96,7 @@ def test_an_error_of_the_program_waits_for_the_next_save(
         sessions.append(topology.name)
         yield object()
 
-    monkeypatch.setattr("txn.cli.commands.dev.time.sleep", sleep)
+    sleeps(monkeypatch, sleep)
     monkeypatch.setattr("txn.cli.commands.dev.session_for", session)
     monkeypatch.setattr(
         "txn.cli.commands.preview.show_preview", lambda topology, *_: shown.append(topology.name)
@@ -139,6 +147,6 @@ def test_a_program_that_ends_python_does_not_end_the_command(
     def sleep(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("txn.cli.commands.dev.time.sleep", sleep)
+    sleeps(monkeypatch, sleep)
     result = CliRunner().invoke(cli, ["dev", "program.py:topology"])
     assert (result.exit_code, "SystemExit: 3" in result.stderr) == (0, True)

@@ -10,6 +10,7 @@ from tests.release.distribution import ROOT
 
 PRELUDE = """
 from collections.abc import Callable
+from pathlib import Path
 import txn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F, functions as sf
@@ -24,17 +25,22 @@ from spouts.rate import RateSpout
 from spouts.reader import ReaderSpout
 from txn import Topology
 from txn.engine.reporting.report import RunReport
-from txn.topology import Stream
+from txn.topology import Stream, TxnState
 
 spark: SparkSession
 topology: Topology
 report: RunReport
 flights: Stream
 records: Stream
+sales: Stream
 views: Stream
 words: Stream
 connection: dict[str, str]
+HERE: Path
+COLUMNS: str
+totals: TxnState
 Range: Callable[[str], Aggregate]
+Spread: Callable[[str], Aggregate]
 bucket_moves: Callable[[DataFrame], DataFrame]
 """
 """What a reader of any page has: imports, a session, a topology, its streams."""
