@@ -143,10 +143,10 @@ def _ports() -> Iterator[int]:
 _PORTS = _ports()
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = LOOPBACK) -> bool:
     """Whether somebody accepts connections there."""
     try:
-        socket.create_connection((LOOPBACK, port), timeout=1.0).close()
+        socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
         return False
     return True

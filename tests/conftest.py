@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -196,6 +197,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
+def pytest_collection_finish() -> None:
+    """Let Python's collector pass over what is loaded, so that its full collections are quick."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Free what a test has left in Java.
+
+    Objects of py4j that have called a method are in a cycle. Until Python collects them, Java keeps
+    their plans with all that was broadcast for them; thousands of tests filled its gigabyte.
+    """
+    assert isinstance(item, pytest.Function)
+    if "spark" in item.fixturenames:
+        gc.collect()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of the whole test run: two threads, one gigabyte, Delta, Kafka, S3."""
@@ -210,6 +228,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.sql.ansi.enabled": "true",  # Spark 3.5 has another default
             "spark.sql.shuffle.partitions": "2",
+            "spark.buffer.pageSize": "1m",  # of each broadcast table, however small: Spark's is 16m
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
             **SPARK,
         },

@@ -3,6 +3,7 @@
     make chaos                                                # five minutes
     make chaos ARGS='--minutes 600 --records 20000000 --seed 7'
     make chaos ARGS='--store s3'                              # tables and files on an S3 server
+    make chaos ARGS='--cluster isolated'                      # workers on machines of their own
     make chaos ARGS='--check build/chaos/history.jsonl'       # judge a recorded run again
 
 Everything that happened is in FOLDER/history.jsonl; the report is FOLDER/report.md and report.json.
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.checker import check
+from tests.chaos.cluster import CLUSTERS
 from tests.chaos.figures import figures
 from tests.chaos.history import read_history
 from tests.chaos.lives import StuckError
+from tests.chaos.machines import alone
 from tests.chaos.place import STORES
 from tests.chaos.plan import FAULTS
 from tests.chaos.report import as_json, markdown, pasted, summary
@@ -45,11 +48,14 @@ def main(arguments: list[str]) -> int:
         session_secs=given.session,
         at_least=dict(given.at_least),
         disk=given.disk,
-        store=given.store,
+        store="s3" if given.cluster == "isolated" else given.store,
+        cluster=given.cluster,
         command=f"make chaos ARGS={shlex.quote(shlex.join(arguments))}"
         if arguments
         else "make chaos",
     )
+    if options.cluster == "isolated":
+        alone([sys.executable, "-m", "tests.chaos", *arguments])
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # servers go away all the time
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -71,7 +77,8 @@ def _judge(history: Path, folder: Path, document: Path | None) -> int:
     (folder / "report.md").write_text(f"# Chaos\n\n{text}", "utf-8")
     (folder / "report.json").write_text(as_json(found, violations), "utf-8")
     if document is not None:
-        document.write_text(pasted(document.read_text("utf-8"), text, found["store"]), "utf-8")
+        where = "isolated" if found["cluster"] == "isolated" else found["store"]
+        document.write_text(pasted(document.read_text("utf-8"), text, where), "utf-8")
     for violation in violations[:20]:
         print(f"{violation.rule}, {violation.where}: {violation.what}")
     print(f"{summary(found, violations)}; {folder / 'report.md'}")
@@ -93,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--session", type=float, default=default.session_secs, help="ZooKeeper's timeout (4)")
     add("--at-least", type=_demand, action="append", default=[], metavar="KIND=COUNT")
     add("--store", choices=STORES, default="local", help="where tables and files lie")
+    add(
+        "--cluster",
+        choices=CLUSTERS,
+        default=default.cluster,
+        help="isolated: workers share no disk with the driver, the store is S3; needs root",
+    )
     add("--disk", default=default.disk, help="size of the disk of the tables (3g)")
     add("--folder", type=lambda p: Path(p).absolute(), default=Path("build/chaos").absolute())
     add("--report", type=Path, metavar="FILE.md", help="paste the report between its marks, too")

@@ -29,6 +29,7 @@ def figures(history: Iterable[Event]) -> dict[str, Any]:
     return {
         "seed": run["seed"],
         "store": run.get("store", "local"),
+        "cluster": run.get("cluster", "shared"),
         "command": run["command"],
         "machine": run["machine"],
         "began": run["at"],

@@ -16,13 +16,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.chaos.cluster import Cluster
+from tests.chaos.cluster import EXECUTOR, Cluster
 from tests.chaos.disk import Disk
 from tests.chaos.ensemble import Ensemble
 from tests.chaos.history import History
 from tests.chaos.lake import Lake
 from tests.chaos.links import Links, Slot, Trouble
-from tests.chaos.processes import Server
+from tests.chaos.machines import DRIVER, STORE
+from tests.chaos.processes import Server, children, send
 from tests.spouts.kafka_broker import Broker
 from tests.stores.proxy import (
     Delay,
@@ -246,6 +247,57 @@ class Injector(threading.Thread):
         finally:
             worker.start()
         yield {"server": worker.name, "executors": executors}
+
+    @contextlib.contextmanager
+    def _worker_pause(self) -> Iterator[dict[str, Any] | None]:
+        worker = self._draw.choice(self._setting.cluster.workers)
+        pids = [worker.pid, *children(worker.pid, EXECUTOR)]
+        for pid in pids:
+            send(pid, signal.SIGSTOP)
+        try:
+            self._hold(1.0, 30.0)  # on both sides of the time after which Spark gives it up
+        finally:
+            for pid in pids:
+                send(pid, signal.SIGCONT)
+        yield {"server": worker.name, "executors": len(pids) - 1}
+
+    @contextlib.contextmanager
+    def _worker_decommission(self) -> Iterator[dict[str, Any] | None]:
+        worker = self._draw.choice(self._setting.cluster.workers)
+        executors = len(children(worker.pid, EXECUTOR))
+        worker.send(signal.SIGPWR)
+        try:
+            self._hold(2.0, 10.0)
+        finally:
+            worker.kill()
+            worker.start()
+        yield {"server": worker.name, "executors": executors}
+
+    @contextlib.contextmanager
+    def _worker_add(self) -> Iterator[dict[str, Any] | None]:
+        spare = self._setting.cluster.spare
+        spare.start()
+        try:
+            self._hold(8.0, 30.0)
+            executors = len(children(spare.pid, EXECUTOR))
+        finally:
+            spare.kill()
+        yield {"server": spare.name, "executors": executors}
+
+    def _worker_cut_driver(self) -> Fault:
+        return self._worker_cut(DRIVER)
+
+    def _worker_cut_store(self) -> Fault:
+        return self._worker_cut(STORE)
+
+    @contextlib.contextmanager
+    def _worker_cut(self, address: str) -> Iterator[dict[str, Any] | None]:
+        cluster = self._setting.cluster
+        number = self._draw.randrange(len(cluster.workers))
+        executors = len(children(cluster.workers[number].pid, EXECUTOR))
+        with cluster.machines[number].cut_off(address):
+            self._hold(1.0, 30.0)
+        yield {"server": cluster.workers[number].name, "executors": executors}
 
     @contextlib.contextmanager
     def _broker_kill(self) -> Iterator[dict[str, Any] | None]:

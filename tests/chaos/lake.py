@@ -14,6 +14,7 @@ from types import TracebackType
 from obstore.exceptions import AlreadyExistsError, BaseError
 
 from tests.chaos.place import Place
+from tests.children import LOOPBACK
 from tests.stores.proxy import Fault, Proxy, Request, Skew
 from tests.stores.s3 import S3Server, storage_options
 
@@ -30,12 +31,13 @@ class Lake:
 
     Args:
         folder: of the server and of its data.
+        host: the address of the proxy.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         folder.mkdir()
         self._server = S3Server(folder)
-        self.proxy = Proxy(self._server.url)
+        self.proxy = Proxy(self._server.url, host=host)
 
     def __enter__(self) -> Lake:  # noqa: PYI034 - typing.Self is Python 3.11
         self._server.start()

@@ -15,6 +15,7 @@ from typing import Literal
 from txn.engine.base.killpoints import MAINTENANCE_POINTS, POINTS
 
 __all__ = [
+    "CLUSTER_FAULTS",
     "DRIVER_FAULTS",
     "FAULTS",
     "NOT_ON_S3",
@@ -51,7 +52,18 @@ STORE_FAULTS: Mapping[str, int] = {
     "store_kill": 2,
 }
 """Those of a third thread, where the tables lie on S3."""
-FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds), *STORE_FAULTS)
+CLUSTER_FAULTS: Mapping[str, int] = {
+    "worker_pause": 3,
+    "worker_decommission": 3,
+    "worker_add": 2,
+    "worker_cut_driver": 3,
+    "worker_cut_store": 3,
+}
+"""Those of a fourth thread, where workers have machines of their own."""
+FAULTS = (
+    *DRIVER_FAULTS,
+    *(kind for kinds in (*OTHER_FAULTS, STORE_FAULTS, CLUSTER_FAULTS) for kind in kinds),
+)
 """Every kind of fault."""
 NOT_ON_S3 = ("disk_full",)
 THIRDS = (0, 1, 2)
@@ -113,15 +125,18 @@ def _fate(how: How, draw: random.Random) -> Fate:
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
 
-def faults_of(store: str, thirds: Collection[int] = THIRDS) -> tuple[str, ...]:
-    """The kinds that there are in a run on this store, or in some thirds of it."""
-    return (*DRIVER_FAULTS, *(kind for kinds in _series(store, thirds) for kind in kinds))
+def faults_of(
+    store: str, thirds: Collection[int] = THIRDS, cluster: str = "shared"
+) -> tuple[str, ...]:
+    """The kinds that there are in a run on this store and cluster, or in some thirds of it."""
+    return (*DRIVER_FAULTS, *(kind for kinds in _series(store, thirds, cluster) for kind in kinds))
 
 
-def _series(store: str, thirds: Collection[int]) -> list[dict[str, int]]:
-    gone = STORE_FAULTS if store == "local" else NOT_ON_S3
+def _series(store: str, thirds: Collection[int], cluster: str) -> list[dict[str, int]]:
+    gone = {*(STORE_FAULTS if store == "local" else NOT_ON_S3)}
+    gone |= set() if cluster == "isolated" else set(CLUSTER_FAULTS)
     found = []
-    for all_kinds in (*OTHER_FAULTS, STORE_FAULTS):
+    for all_kinds in (*OTHER_FAULTS, STORE_FAULTS, CLUSTER_FAULTS):
         kinds = [(kind, count) for kind, count in all_kinds.items() if kind not in gone]
         if kinds:
             found.append(dict(k for number, k in enumerate(kinds) if number % 3 in thirds))
@@ -129,7 +144,12 @@ def _series(store: str, thirds: Collection[int]) -> list[dict[str, int]]:
 
 
 def fault_decks(
-    seed: int, store: str = "local", *, once: bool = False, thirds: Collection[int] = THIRDS
+    seed: int,
+    store: str = "local",
+    cluster: str = "shared",
+    *,
+    once: bool = False,
+    thirds: Collection[int] = THIRDS,
 ) -> list[tuple[Iterator[str], random.Random]]:
     """For each thread: its kinds of faults, and what draws the rest of each.
 
@@ -138,7 +158,7 @@ def fault_decks(
         thirds: of the kinds: every third one, from the first, second or third on.
     """
     found = []
-    for number, kinds in enumerate(_series(store, thirds)):
+    for number, kinds in enumerate(_series(store, thirds, cluster)):
         draw = random.Random(f"{seed}-faults-{number}")
         drawn = deck(draw, kinds)
         found.append((islice(drawn, len(kinds)) if once else drawn, draw))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests import pasting
 from tests.chaos.checker import RULES, Violation
-from tests.chaos.plan import FAULTS, STORE_FAULTS, faults_of
+from tests.chaos.plan import CLUSTER_FAULTS, FAULTS, STORE_FAULTS, THIRDS, faults_of
 
 __all__ = ["MARKS", "as_json", "markdown", "pasted", "summary"]
 
@@ -23,8 +23,12 @@ MARKS = {
         "<!-- run on S3: begin (written by `make chaos ARGS='--store s3 ...' with --report`) -->",
         "<!-- run on S3: end -->",
     ),
+    "isolated": (
+        "<!-- isolated run: begin (written by `make chaos ARGS='--cluster isolated ...'`) -->",
+        "<!-- isolated run: end -->",
+    ),
 }
-"""Store -> between what its report stands in a document."""
+"""Store, or kind of cluster -> between what its report stands in a document."""
 
 ZOOKEEPER = ("zookeeper_kill", "zookeeper_stop", "zookeeper_majority")
 LINKS = ("link_delay", "link_cut", "session_expiry")
@@ -47,6 +51,11 @@ WORDS = {
     "store_slow": "the store is slow, so that requests overtake each other",
     "store_lists": "listings lag: without new objects, or as they were before",
     "store_kill": "the store's server, SIGKILL",
+    "worker_pause": "worker with its executors, SIGSTOP for up to 30 s",
+    "worker_decommission": "worker decommissioned, then gone",
+    "worker_add": "one more worker, for up to 30 s",
+    "worker_cut_driver": "worker cut off from the driver and the master, for up to 30 s",
+    "worker_cut_store": "worker cut off from the store, for up to 30 s",
 }
 
 
@@ -82,9 +91,9 @@ def markdown(figures: Mapping[str, Any], violations: Sequence[Violation]) -> str
     return "\n".join(parts) + "\n"
 
 
-def pasted(document: str, content: str, store: str = "local") -> str:
+def pasted(document: str, content: str, where: str = "local") -> str:
     """As `tests.pasting.pasted`, between the marks of this report."""
-    return pasting.pasted(document, content, *MARKS[store])
+    return pasting.pasted(document, content, *MARKS[where])
 
 
 def _about(figures: Mapping[str, Any]) -> Iterable[str]:
@@ -122,13 +131,14 @@ def _faults(figures: Mapping[str, Any]) -> Iterable[str]:
     yield "### Faults"
     yield ""
     rows = []
-    kinds = [*faults_of(figures["store"]), *figures["not_available"]]
+    there = faults_of(figures["store"], THIRDS, figures["cluster"])
+    kinds = [*there, *figures["not_available"]]
     for kind in dict.fromkeys(kinds):
         why = figures["not_available"].get(kind)
         count = f"not available: {why}" if why else f"{faults.get(kind, 0):,}"
         rows.append((WORDS[kind], count))
     sums = {
-        "executors and workers": ("executor_kill", "worker_kill"),
+        "executors and workers": ("executor_kill", "worker_kill", *CLUSTER_FAULTS),
         "ZooKeeper servers": ZOOKEEPER,
         "links and sessions": LINKS,
         **({"the store": tuple(STORE_FAULTS)} if figures["store"] != "local" else {}),

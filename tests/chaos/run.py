@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.benchmarks.machine import facts
-from tests.chaos.cluster import Cluster
+from tests.chaos.cluster import WORKERS, Cluster
 from tests.chaos.collect import collect
 from tests.chaos.disk import Disk, unmount
 from tests.chaos.ensemble import Ensemble
@@ -24,11 +24,14 @@ from tests.chaos.injector import Injector, Setting
 from tests.chaos.lake import Lake
 from tests.chaos.links import Links, Slot
 from tests.chaos.lives import ROOT, SLOTS, Lives
+from tests.chaos.machines import BROKER, STORE, Network
 from tests.chaos.place import local_place
 from tests.chaos.plan import THIRDS, fates, fault_decks, faults_of
 from tests.chaos.reader import ReaderSpec
 from tests.chaos.topology import NAME, TOPIC, DriverSpec, tables_of
+from tests.children import LOOPBACK
 from tests.spouts.kafka_broker import Broker
+from txn.machine.jars import cache_folder
 
 __all__ = ["Options", "run"]
 
@@ -56,6 +59,8 @@ class Options:
     disk: str = "3g"
     store: str = "local"
     """Where tables and files lie: one of `place.STORES`."""
+    cluster: str = "shared"
+    """One of `cluster.CLUSTERS`; an isolated one needs another store than "local"."""
     thirds: tuple[int, ...] = THIRDS
     """Of the kinds of fault that are not the driver's; see `plan.fault_decks`."""
     command: str = ""
@@ -99,6 +104,7 @@ def run(options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
         records=options.records,
         session_secs=options.session_secs,
         store=options.store,
+        cluster=options.cluster,
         tables=tables_of(options.seed),
     )
     with contextlib.ExitStack() as resources:
@@ -127,17 +133,24 @@ class _Run:
         self._counted = Counted(self._tell)
         self._disk: Disk | None = None
         self._lake: Lake | None = None
+        network = None
+        if options.cluster == "isolated":
+            hidden = [folder, cache_folder() / "jars"]
+            network = Network(1 + WORKERS["isolated"], hidden)
+            resources.enter_context(network)
         if options.store == "local":
             self._disk = resources.enter_context(Disk(folder / "disk", options.disk))
             self._place = local_place(self._disk.folder, folder / "files")
         else:
-            self._lake = resources.enter_context(Lake(folder / "lake"))
+            self._lake = resources.enter_context(
+                Lake(folder / "lake", STORE if network else LOOPBACK)
+            )
             self._place = self._lake.place
         self._ensemble = Ensemble(folder)
-        self._cluster = Cluster(folder)
+        self._cluster = Cluster(folder, network)
         resources.callback(shutil.rmtree, self._cluster.scratch, ignore_errors=True)
         resources.callback(shutil.rmtree, folder / "work", ignore_errors=True)
-        self._broker = Broker(folder / "kafka")
+        self._broker = Broker(folder / "kafka", BROKER if network else LOOPBACK)
         self._links = Links(self._ensemble.ports, SLOTS)
         self._lives = Lives(
             history, self._links, self._spec, fates(options.seed), self._counted, self._enough
@@ -145,7 +158,7 @@ class _Run:
         self._life = lambda: self._lives.lives
         self._wanted = dict(options.at_least)
         if options.minutes == 0:
-            kinds = faults_of(options.store, options.thirds)
+            kinds = faults_of(options.store, options.thirds, options.cluster)
             self._wanted = {**dict.fromkeys(kinds, 1), **self._wanted}
         why_not = "the tables are on S3" if self._disk is None else self._disk.why_not
         if why_not:
@@ -248,7 +261,8 @@ class _Run:
         injectors = []
         options = self._options
         once, thirds = options.minutes == 0, options.thirds
-        for kinds, draw in fault_decks(options.seed, options.store, once=once, thirds=thirds):
+        places = (options.store, options.cluster)
+        for kinds, draw in fault_decks(options.seed, *places, once=once, thirds=thirds):
             gap = options.gap_secs
             injectors.append(Injector(setting, self._history, kinds, draw, gap, self._counted))
             injectors[-1].start()
@@ -290,6 +304,8 @@ class _Run:
             late=bool(options.seed % 2),
             at=at,
             nth=nth,
+            host=self._cluster.host,
+            isolated=bool(self._cluster.machines),
             executor_options=self._cluster.executor_options,
             scratch=str(self._cluster.scratch),
         )

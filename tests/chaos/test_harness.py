@@ -1,10 +1,13 @@
-"""The parts of the harness that a run relies on: links, disk, plan."""
+"""The parts of the harness that a run relies on: links, disk, machines, plan."""
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,17 @@ import pytest
 
 from tests.chaos.disk import Disk
 from tests.chaos.links import Links, Session, Trouble
-from tests.chaos.plan import FAULTS, OTHER_FAULTS, deck, fates, fault_decks
+from tests.chaos.plan import (
+    CLUSTER_FAULTS,
+    DRIVER_FAULTS,
+    FAULTS,
+    OTHER_FAULTS,
+    deck,
+    fates,
+    fault_decks,
+    faults_of,
+)
+from tests.release.distribution import ROOT
 
 ANSWER = b"".join(
     number.to_bytes(size, "big")
@@ -164,6 +177,59 @@ def test_a_short_run_has_each_fault_once() -> None:
     """Each thread is done after one of each of its kinds."""
     for (drawn, _), kinds in zip(fault_decks(3, once=True), OTHER_FAULTS, strict=True):
         assert sorted(islice(drawn, 100)) == sorted(kinds)
+
+
+def test_workers_on_machines_of_their_own_have_faults_of_their_own() -> None:
+    """Pauses, cuts, decommissions and additions come only there."""
+    more = set(faults_of("s3", cluster="isolated")) - set(faults_of("s3"))
+    assert more == set(CLUSTER_FAULTS)
+    drawn = [kind for kinds, _ in fault_decks(3, "s3", "isolated", once=True) for kind in kinds]
+    assert {*drawn, *DRIVER_FAULTS} == set(faults_of("s3", cluster="isolated"))
+
+
+MACHINES = """
+import socket, subprocess, sys
+from pathlib import Path
+from tests.chaos.machines import DRIVER, STORE, Network, alone
+alone([])
+hidden = Path(sys.argv[1])
+(hidden / "secret").write_text("of the driver")
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1)"
+with Network(2, [hidden]) as network, socket.create_server((DRIVER, 0)) as driver:
+    store = socket.create_server((STORE, 0))
+    one, other = network.machines
+    def run(machine, *words):
+        command = machine.command(words, hidden / "work")
+        return subprocess.run(command, capture_output=True, text=True)
+    def reaches(machine, server):
+        host, port = server.getsockname()
+        return run(machine, sys.executable, "-c", CONNECT, host, str(port)).returncode == 0
+    print(run(one, "sh", "-c", f"ls {hidden}; pwd").stdout.split())
+    print(reaches(one, driver), reaches(one, store))
+    with one.cut_off(STORE):
+        print(reaches(one, driver), reaches(one, store), reaches(other, store))
+    print(reaches(one, store))
+print(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split())
+"""
+
+
+def test_machines_share_neither_disk_nor_network(tmp_path: Path) -> None:
+    """A folder of the driver's is empty there; one machine is cut off from one address alone."""
+    command = [sys.executable, "-c", MACHINES, str(tmp_path)]
+    ended = subprocess.run(
+        ["unshare", "-n", *command],
+        env=os.environ | {"TXN_CHAOS_ALONE": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.splitlines() == [
+        str(["work", str(tmp_path / "work")]),
+        "True True",
+        "True False True",
+        "True",
+        "[]",
+    ], ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_drivers_die_in_every_way() -> None:

@@ -32,6 +32,7 @@ from spouts.files import FileSpout
 from spouts.kafka import KafkaSpout
 from tests.chaos.history import History
 from tests.chaos.records import CHANGE
+from tests.children import LOOPBACK
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.base.killpoints import observe
 from txn.machine.jars import S3A_PACKAGES, class_archive, delta_jars
@@ -50,6 +51,21 @@ S3A_CONF = {
     "spark.hadoop.fs.s3a.retry.throttle.interval": "50ms",
     "spark.hadoop.fs.s3a.retry.interval": "50ms",
 }
+
+ELASTIC_CONF = {
+    "spark.cores.max": "3",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    # A machine that is cut off or paused is to be noticed within a run.
+    "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "4s",
+    "spark.executor.heartbeatInterval": "4s",
+}
+"""Executors that come, go and hand over their blocks, on machines that may be cut off."""
 
 TABLES = {
     f"{stream}_{kind}": {"stream": stream, "shape": shape, "semantics": semantics}
@@ -98,6 +114,10 @@ class DriverSpec(BaseModel):
     """The point at which it kills itself and its JVM."""
     nth: int = 1
     """At which arrival there, counted from its first commit on."""
+    host: str = LOOPBACK
+    """The driver's address."""
+    isolated: bool = False
+    """Whether executors have neither the driver's folders nor its jars."""
     executor_options: str = ""
     scratch: str = "/tmp"
     """Where Spark and Java may leave things."""
@@ -217,11 +237,10 @@ def session(spec: DriverSpec) -> SparkSession:
         options += ["-Xlog:disable", "-Xlog:all=error:stderr"]
     conf = {
         "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": spec.host,
+        "spark.driver.bindAddress": spec.host,
         "spark.driver.extraClassPath": jars,  # as in local mode: the archive of classes fits
         "spark.driver.extraJavaOptions": " ".join(options),
-        "spark.executor.extraClassPath": jars,
         "spark.executor.extraJavaOptions": spec.executor_options,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
@@ -233,6 +252,7 @@ def session(spec: DriverSpec) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": f"{Path(spec.out).parent}/spark-warehouse",
     }
+    conf |= ELASTIC_CONF if spec.isolated else {"spark.executor.extraClassPath": jars}
     packages = [*KafkaSpout.packages]
     if spec.storage_options:
         packages += S3A_PACKAGES

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.stores.proxy import Fail, Proxy, Request
 from tests.stores.s3 import S3Server, storage_options
+from txn.engine.base import shared_folders
 from txn.engine.base.shared_folders import try_folder
 from txn.errors import TopologyError
 from txn.storage.storage import Storage
@@ -59,3 +62,49 @@ def test_a_local_folder_is_left_as_it_was(spark: SparkSession, tmp_path: Path) -
     """No folder is made for a table that is only tried."""
     try_folder(spark, Storage(str(tmp_path / "no" / "t")))
     assert [*(tmp_path / "no").iterdir()] == []
+
+
+class Lost(PySparkException):
+    """Spark's error, by its condition."""
+
+    __module__ = PySparkException.__module__
+
+    def __init__(self, condition: str) -> None:
+        super().__init__(f"[{condition}] words of Spark")
+        self._condition = condition
+
+    def getCondition(self) -> str:  # noqa: N802 - Spark's name
+        return self._condition
+
+    getErrorClass = getCondition  # noqa: N815 - the name of 3.5
+
+
+@pytest.mark.parametrize(
+    ("errors", "tries"),
+    [
+        (["INTERNAL_ERROR_EXECUTOR"], 2),
+        (["INTERNAL_ERROR_EXECUTOR"] * 3, 3),
+        (["FAILED_READ_FILE.FILE_NOT_EXIST"], 1),
+        (["DIVIDE_BY_ZERO"], 1),
+    ],
+)
+def test_an_executor_that_is_lost_proves_nothing(
+    errors: list[str], tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again, twice; a file that it does not see is told at once, with Spark's words."""
+    asked = []
+
+    def read(*arguments: object) -> set[str]:
+        asked.append(arguments)
+        if len(asked) <= len(errors):
+            raise Lost(errors[len(asked) - 1])
+        return {"seen"}
+
+    monkeypatch.setattr(shared_folders, "_read_answers", read)
+    answer = partial(shared_folders._answers, None, Storage(str(tmp_path)), "f")
+    if len(errors) < tries:
+        assert answer() == {"seen"}
+    else:
+        with pytest.raises(TopologyError, match="could not read there .*words of Spark"):
+            answer()
+    assert len(asked) == tries

@@ -3,7 +3,7 @@
     python -m tests.spouts.kafka_broker     # fetches the jars of the broker and of Spark's source
 
 It dies with the process that started it, SIGKILL included (`txn/embedded/supervisor.py`), and
-listens on loopback only: once without and once with a password (SASL/PLAIN).
+listens on loopback only, unless told otherwise: once without and once with a password (SASL/PLAIN).
 """
 
 from __future__ import annotations
@@ -98,13 +98,15 @@ class Broker(ChildServer):
 
     Args:
         folder: holds its data, its configuration and its log.
+        host: the address at which it listens.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         super().__init__(folder)
+        self._host = host
         self._ports = free_ports(3)
-        self.servers = f"{LOOPBACK}:{self._ports[0]}"
-        self.secure_servers = f"{LOOPBACK}:{self._ports[1]}"
+        self.servers = f"{host}:{self._ports[0]}"
+        self.secure_servers = f"{host}:{self._ports[1]}"
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
 
@@ -181,7 +183,7 @@ class Broker(ChildServer):
         (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
         plain, secure, controller = self._ports
         text = PROPERTIES.format(
-            host=LOOPBACK,
+            host=self._host,
             plain=plain,
             secure=secure,
             controller=controller,
@@ -200,7 +202,7 @@ class Broker(ChildServer):
 
     def _answers(self) -> bool:
         self._child.check()
-        if not listens(self._ports[0]):
+        if not listens(self._ports[0], self._host):
             return False
         try:
             found = self.admin.list_topics(timeout=5)

@@ -477,12 +477,14 @@ class Proxy:
     Args:
         server: where it forwards to, `http://127.0.0.1:PORT`.
         latency: seconds that each request takes longer.
+        host: the address at which it listens.
     """
 
-    def __init__(self, server: str, latency: float = 0.0) -> None:
+    def __init__(self, server: str, latency: float = 0.0, host: str = LOOPBACK) -> None:
         parts = urlsplit(server)
         self._host, self._port = parts.hostname or LOOPBACK, parts.port or 80
         self.latency = latency
+        self._listens_at = host
         self.log: list[Entry] = []
         """Every request that is over, in the order of their ends."""
         self.put_at: dict[str, float] = {}
@@ -576,9 +578,9 @@ class Proxy:
         self._loop.close()
 
     async def _begin(self) -> None:
-        self._server = await asyncio.start_server(self._client, LOOPBACK, 0, limit=1 << 20)
+        self._server = await asyncio.start_server(self._client, self._listens_at, 0, limit=1 << 20)
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://{LOOPBACK}:{port}"
+        self.url = f"http://{self._listens_at}:{port}"
 
     async def _end(self) -> None:
         self._server.close()

@@ -151,6 +151,12 @@ class Evaluation:
     doubts: dict[str, UserError] = field(default_factory=dict)
     """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
+    def forget(self) -> None:
+        """Let go of all DataFrames; nothing can be computed any more."""
+        self.inputs = {}
+        self.judged.clear()
+        self.done.clear()
+
     def rows(self, node: Node) -> Result:
         """The rows of `node`; Unknown if columns for them are missing."""
         if node not in self.done:

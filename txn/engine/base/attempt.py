@@ -119,6 +119,16 @@ class Emission:
                 number="TXN-312",
             ) from error
 
+    def let_go(self) -> None:
+        """Forget all DataFrames: in Java each keeps its plan, and what its joins have broadcast.
+
+        The functions of an evaluation refer to its emission, so Python would free both only with
+        one of its rare full collections.
+        """
+        self.shared.release()
+        self.evaluation.forget()
+        self.stored.clear()
+
     def check_rows(self, stagings: Collection[Staging]) -> None:
         """Compare the rows that these jobs have read with the planned numbers."""
         empty = not any(staging.staged.rows for staging in stagings)

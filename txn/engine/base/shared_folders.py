@@ -10,13 +10,16 @@ a task has committed is not there (`committers.staging.area`).
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.delta.folders import SCRATCH
+from txn.engine.base.failures import is_lost_work
 from txn.errors import TopologyError, TxnError
+from txn.spark.causes import cause_line, causes, is_of_spark
 from txn.spark.file_writer import FileWriter
 from txn.storage.asking import in_parallel
 from txn.storage.locations import identity, local_path
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
     from txn.interfaces import Committer
 
 __all__ = ["local_tables", "try_folder"]
+
+log = logging.getLogger("txn")
+
+_TRIES = 3
+_NO_FILE = "FAILED_READ_FILE.FILE_NOT_EXIST"
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:
@@ -74,7 +82,7 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
     try:
         asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in lines}
         in_parallel(lambda one: storage.write(*one), [*asked.items()])
-        answered = _read_answers(spark, storage, folder)
+        answered = _answers(spark, storage, folder)
     except OSError as error:
         raise TopologyError(
             f"Table '{storage.location}' cannot be made: its folder cannot be written to "
@@ -95,20 +103,30 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
         )
 
 
-def _read_answers(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
-    """The lines that this process reads in the files reported by the tasks that wrote them."""
-    from pyspark.errors import PySparkException
+def _answers(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
+    """The lines that this process reads in the files of executors.
 
+    An executor that is lost, or cut off from the storage for a moment, proves nothing: the next job
+    asks again.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _read_answers(spark, storage, f"{folder}/asked", f"{folder}/answered-{left}")
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            missing = any(c.condition.startswith(_NO_FILE) for c in causes(error))
+            if missing or not is_lost_work(error) or not left:
+                what = "an executor could not read there what this process has written"
+                raise _not_shared(storage, f"{what} ({cause_line(error)})") from error
+            log.warning("Table %s: executors are asked again. %s", storage, cause_line(error))
+    raise AssertionError("unreachable")
+
+
+def _read_answers(spark: SparkSession, storage: Storage, asked: str, answered: str) -> set[str]:
+    """The lines that this process reads in the files reported by the tasks that wrote them."""
     reader = spark.read.options(**storage.hadoop).option("ignoreMissingFiles", "false")
-    try:
-        lines = reader.text(storage.read_url(f"{folder}/asked"))
-        paths = _write_lines(lines, storage, f"{folder}/answered")
-    except Exception as error:
-        if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
-            raise
-        raise _not_shared(
-            storage, "an executor could not read there what this process has written"
-        ) from error
+    paths = _write_lines(reader.text(storage.read_url(asked)), storage, answered)
     return set().union(*in_parallel(lambda path: _lines(storage, path), paths))
 
 

@@ -190,7 +190,7 @@ class Emissions:
         """Let go of an attempt's rows: its phase, or its commit turn, is over."""
         emission = self._alive.pop(attempt, None)
         if emission is not None:
-            emission.shared.release()
+            emission.let_go()
 
     def release_all(self) -> None:
         """Let go of everything."""
