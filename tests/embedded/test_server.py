@@ -336,15 +336,21 @@ def test_a_second_run_of_a_topology_is_refused_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - began - served < 10.0
 
 
-def test_a_service_that_must_exist_makes_no_folder(tmp_path: Path) -> None:
-    """Looking at the state of nothing leaves nothing behind."""
+def test_a_service_that_must_exist_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at the state of nothing leaves nothing behind; who named a folder, as a program does,
+    is not told to name one.
+    """
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "zk"
-    with (
-        pytest.raises(SetupError, match="no ZooKeeper data"),
-        zookeeper_service(f"embedded:{folder}", share=True, must_exist=True),
-    ):
-        pass
-    assert not folder.exists()
+    for spec, way_out in ((f"embedded:{folder}", "Run the topo"), ("embedded", "Name the prog")):
+        with (
+            pytest.raises(SetupError, match=f"no ZooKeeper data.*it\\. {way_out}"),
+            zookeeper_service(spec, share=True, must_exist=True),
+        ):
+            pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_importing_it_loads_neither_pyspark_nor_kazoo() -> None:

@@ -51,8 +51,7 @@ def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = Fals
     if must_exist and not _has_data(where.folder):
         raise SetupError(
             f"There is no ZooKeeper data in '{where.folder.absolute()}': no topology has been run "
-            f"with it.{_elsewhere(where.folder)} Name the program, FILE.py:TOPOLOGY, go to the "
-            'folder in which it was run, or name its folder: "embedded:FOLDER".',
+            f"with it.{_elsewhere(where.folder)} {_ways_out(spec)}",
             number="TXN-209",
         )
     with contextlib.ExitStack() as resources:
@@ -143,6 +142,16 @@ def _elsewhere(folder: Path) -> str:
     """Name homes in the working directory that have progress."""
     others = [home for home in homes_here() if not folder.absolute().is_relative_to(home)]
     return f" There is some in {', '.join(map(str, others))}." if others else ""
+
+
+def _ways_out(spec: str) -> str:
+    """What to do when there is no data; a spec with a folder comes from a program, or the user."""
+    if spec != "embedded":
+        return 'Run the topology first, or name the folder of its data: "embedded:FOLDER".'
+    return (
+        "Name the program, FILE.py:TOPOLOGY, go to the folder in which it was run, or name its "
+        'folder: "embedded:FOLDER".'
+    )
 
 
 def is_served(spec: str) -> bool:
