@@ -74,6 +74,7 @@ class Place:
     proxy: Proxy | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     """Of Spark's, beside the options."""
+    master: str = "local[2]"
 
 
 class Gust(NamedTuple):
@@ -202,15 +203,17 @@ def live_on(
         source=source,
         tables=TABLES,
         zookeeper=f"embedded:{folder}/zookeeper",
+        master=place.master,
         conf={**CONF, **place.conf},
         config={"max_spout_pending": 2, "batch_emit_interval_ms": 1, "max_batch_attempts": 50},
     )
     struck, after_kill = [], []
+    warm = place.master.startswith("local")  # of a cluster, each driver has its own executors
     with drivers() as start:
         for number, life in enumerate(lives):
             with _weather(place.proxy, life, clock_secs, number) as (rules, strike):
                 at = None if strike else life.end
-                driver = start(spec.model_copy(update={"at": at}), warm=True)
+                driver = start(spec.model_copy(update={"at": at}), warm=warm)
                 if strike:
                     strike.driver.append(driver)
                 code = driver.wait()
@@ -218,7 +221,7 @@ def live_on(
             struck.append(sum(len(rule.met) for rule in rules))
             after_kill.append(read_tables(place.location, TABLES, place.direct))
         with _weather(place.proxy, Life("fair", ""), clock_secs, 0):
-            report = start(spec, warm=True).report()
+            report = start(spec, warm=warm).report()
     if place.proxy:
         place.proxy.settle()
     end = read_tables(place.location, TABLES, place.direct)

@@ -1,4 +1,5 @@
-"""Crashes and bad weather on real storage servers: S3, a second S3, Azure's, Google's, HDFS.
+"""Crashes and bad weather on real storage servers: S3, a second S3, Azure's, Google's, HDFS; and
+crashes of drivers whose executors YARN runs.
 
 Each chain is one warehouse: each driver meets the weather of its life and is killed, by the proxy
 at the very request that commits, or at a point of a batch's life; the next one takes over. `make
@@ -26,6 +27,7 @@ from tests.stores.proxy import Proxy
 from tests.stores.s3 import S3Server, storage_options
 from tests.stores.tls import TlsFront
 from tests.stores.versity import VersityServer
+from tests.stores.yarn import Yarn
 from tests.thorough import THOROUGH
 from txn.engine.base.killpoints import POINTS
 from txn.machine.jars import S3A_PACKAGES
@@ -69,7 +71,8 @@ class Case:
 
     @property
     def lives(self) -> tuple[Life, ...]:
-        if self.server in (own := {"hdfs": ON_HDFS, "azure": ON_CLOUDS, "gcs": ON_CLOUDS}):
+        own = {"hdfs": ON_HDFS, "yarn": ON_HDFS, "azure": ON_CLOUDS, "gcs": ON_CLOUDS}
+        if self.server in own:
             return own[self.server]
         return FULL if THOROUGH else SUITE[self.kind]
 
@@ -80,6 +83,7 @@ SERVERS: dict[str, Any] = {
     "azure": AzureServer,
     "gcs": GcsServer,
     "hdfs": HdfsServer,
+    "yarn": Yarn,
 }
 CASES = [Case(server, kind) for server in SERVERS for kind in SUITE]
 
@@ -105,6 +109,8 @@ class Chains:
         server = self._server(case.server)
         if case.server == "hdfs":
             return Place(f"{server.url}/{case.kind}", {}, {})
+        if case.server == "yarn":
+            return self._yarn(server, case)
         proxy = self._resources.enter_context(Proxy(server.url))
         if case.server == "azure":
             return self._azure(server, case, proxy)
@@ -113,6 +119,13 @@ class Chains:
         direct, through = storage_options(server.url), storage_options(proxy.url)
         location = f"s3://{server.bucket(case.kind)}/warehouse"
         return Place(location, direct, through, S3A_PACKAGES, proxy)
+
+    def _yarn(self, server: Yarn, case: Case) -> Place:
+        patched = self._resources.enter_context(pytest.MonkeyPatch.context())
+        for name, value in server.environ.items():
+            patched.setenv(name, value)
+        location = f"{server.file_system}/{case.kind}"
+        return Place(location, {}, {}, conf=server.conf, master="yarn")
 
     def _azure(self, server: AzureServer, case: Case, proxy: Proxy) -> Place:
         folder = server.folder / "tls"
@@ -135,8 +148,9 @@ class Chains:
 
     def _server(self, name: str) -> Any:
         if name not in self._servers:
-            server = self._resources.enter_context(SERVERS[name](self._folders.mktemp(name)))
-            self._servers[name] = server
+            below = [self._server("hdfs").url] if name == "yarn" else []
+            made = SERVERS[name](self._folders.mktemp(name), *below)
+            self._servers[name] = self._resources.enter_context(made)
         return self._servers[name]
 
 
