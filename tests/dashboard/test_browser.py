@@ -147,7 +147,7 @@ def test_one_txid_is_shown_whole(seen: Seen) -> None:
     page = seen.open("t/flights/transactions")
     page.locator("tr[data-txid='207'] a").click()
     detail = page.locator(".detail")
-    detail.get_by_text("data/flights/2013-0207.csv", exact=True).wait_for()
+    detail.locator("li", has_text="data/flights/2013-0207.csv").wait_for()
     text = detail.inner_text()
     assert "answered 503" in text
     assert "wait for Spark" in text
