@@ -13,7 +13,6 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 __all__ = ["BROKER", "DRIVER", "STORE", "Machine", "Network", "alone"]
 
@@ -23,7 +22,7 @@ DRIVER, STORE, BROKER = (_NET.format(f"0.{n}") for n in (1, 2, 3))
 _BRIDGE = "txn-chaos"
 _ALONE = "TXN_CHAOS_ALONE"
 _NOWHERE = "02:00:00:00:00:01"
-"""A hardware address that nobody has: packets to it get lost, as in a network that is split."""
+"""No machine has this hardware address: what is sent to it is lost."""
 _HIDE = 'for f in $HIDDEN; do mount -t tmpfs none "$f"; done; mkdir -p "$WORK"; cd "$WORK"'
 
 
@@ -97,12 +96,7 @@ class Network:
             machine._make()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._remove()
 
     def _remove(self) -> None:

@@ -33,9 +33,7 @@ class Watched(MemoryTransactionalSpout):
 
 
 def test_a_finished_attempt_holds_no_dataframe(spark: SparkSession, tmp_path: Path) -> None:
-    """Each is let go with its attempt, not with one of Python's rare full collections: in Java its
-    plan would stay, and all that was broadcast for its joins.
-    """
+    """Each is let go with its attempt, without Python's collector."""
     spout = Watched([[("a",)], [("b",), ("a",)], [("c",)]], "k string")
     spout.emitted = []
     topology = Topology("released")

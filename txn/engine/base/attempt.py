@@ -122,8 +122,8 @@ class Emission:
     def let_go(self) -> None:
         """Forget all DataFrames: in Java each keeps its plan, and what its joins have broadcast.
 
-        The functions of an evaluation refer to its emission, so Python would free both only with
-        one of its rare full collections.
+        The functions of an evaluation refer to its emission, so by themselves both would wait for
+        Python's collector. The objects of py4j below a DataFrame still may: they are cycles, too.
         """
         self.shared.release()
         self.evaluation.forget()
