@@ -5,10 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,63 +12,26 @@ from pathlib import Path
 
 from typing_extensions import Self
 
-from txn.embedded import supervisor
+from txn.embedded import child
+from txn.embedded.child import OUTPUT
 from txn.machine.java import find_java
+from txn.machine.listening import LOOPBACK, listens
 
 __all__ = ["LOOPBACK", "Child", "ChildServer", "free_ports", "java", "listens", "wait_until"]
 
-LOOPBACK = "127.0.0.1"
 
-
-class Child:
-    """A child process; it dies with this one, SIGKILL included (`txn/embedded/supervisor.py`).
-
-    Args:
-        folder: where it runs, and where its output goes (`server.out`).
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+class Child(child.Child):
+    """A child process, and what a test asks of it."""
 
     def start(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         """Start the command; `environ` is added to our own variables."""
-        with (self.folder / "server.out").open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *command],
-                cwd=self.folder,
-                env={**os.environ, **(environ or {})},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            self._pid = int(stdout.readline())
+        super().start(command, environ={**os.environ, **(environ or {})})
 
     def check(self) -> None:
         """It runs, or its last words are the error."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            said = (self.folder / name for name in ("server.out", "server.log"))
-            raise AssertionError("".join(p.read_text()[-3000:] for p in said if p.exists()))
-
-    def stop(self) -> None:
-        """Stop it cleanly, if it runs, and wait for its end."""
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
-
-    def kill(self) -> None:
-        """SIGKILL it and wait for its end."""
-        os.kill(self._pid, signal.SIGKILL)
-        assert self._process is not None
-        self._process.wait()
-        self.stop()
+        if not self.is_alive:
+            texts = (self.folder / name for name in (OUTPUT, "server.log"))
+            raise AssertionError("".join(p.read_text()[-3000:] for p in texts if p.exists()))
 
 
 class ChildServer(ABC):
@@ -141,12 +100,3 @@ def _ports() -> Iterator[int]:
 
 
 _PORTS = _ports()
-
-
-def listens(port: int, host: str = LOOPBACK) -> bool:
-    """Whether somebody accepts connections there."""
-    try:
-        socket.create_connection((host, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,12 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
     """Start Spark, or refuse a setting that it cannot use."""
     try:
         return builder.getOrCreate()
+    except socket.gaierror as error:
+        raise SetupError(
+            "Spark did not start: it listens on 'localhost', a name that this machine does not "
+            f"know ({error.strerror}). Add the line `127.0.0.1 localhost` to /etc/hosts.",
+            number="TXN-202",
+        ) from error
     except Exception as error:
         if not is_of_spark(error):
             raise

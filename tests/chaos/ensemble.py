@@ -7,32 +7,13 @@ import time
 from pathlib import Path
 
 from tests.chaos.processes import Server
-from tests.children import free_ports
-from txn.embedded.files import JVM_FLAGS, LOG4J, class_path
-from txn.machine.java import find_java
+from tests.children import LOOPBACK, free_ports
+from txn.embedded.ensemble import configure_member, member_command
 
 __all__ = ["SERVERS", "Ensemble"]
 
 SERVERS = 3
-LOOPBACK = "127.0.0.1"
 START_SECS = 60.0
-MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-
-ZOO_CFG = """\
-dataDir=./data
-clientPortAddress={host}
-clientPort={port}
-tickTime=500
-initLimit=20
-syncLimit=8
-minSessionTimeout=1000
-maxSessionTimeout=120000
-maxClientCnxns=0
-admin.enableServer=false
-4lw.commands.whitelist=ruok, srvr, mntr
-autopurge.snapRetainCount=3
-autopurge.purgeInterval=1
-"""
 
 
 class Ensemble:
@@ -41,19 +22,13 @@ class Ensemble:
     def __init__(self, folder: Path) -> None:
         ports = free_ports(3 * SERVERS)
         self.ports = ports[:SERVERS]
-        peers = "".join(
-            f"server.{n + 1}={LOOPBACK}:{ports[SERVERS + 2 * n]}:{ports[SERVERS + 2 * n + 1]}\n"
-            for n in range(SERVERS)
-        )
+        others = ports[SERVERS:]
+        peers = list(zip(others[::2], others[1::2], strict=True))
         self.servers = []
-        for number, port in enumerate(self.ports):
-            own = folder / f"zookeeper-{number + 1}"
-            (own / "data").mkdir(parents=True)
-            (own / "data" / "myid").write_text(f"{number + 1}\n")
-            (own / "zoo.cfg").write_text(ZOO_CFG.format(host=LOOPBACK, port=port) + peers)
-            (own / "log4j2.properties").write_text(LOG4J)
-            command = [str(find_java()), *JVM_FLAGS, "-cp", class_path(), MAIN, "zoo.cfg"]
-            self.servers.append(Server(f"zookeeper-{number + 1}", lambda c=command: c, own))
+        for number, port in enumerate(self.ports, 1):
+            own = folder / f"zookeeper-{number}"
+            configure_member(own, number, port, peers)
+            self.servers.append(Server(f"zookeeper-{number}", member_command, own))
 
     @property
     def hosts(self) -> str:

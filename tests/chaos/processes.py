@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from txn.embedded import supervisor
+from txn.embedded.child import Child
 
 __all__ = ["Server", "children", "send"]
 
@@ -34,30 +32,22 @@ class Server:
         self.folder = folder
         self._command = command
         self._environ = {**os.environ, **(environ or {})}
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self.pid = 0
+        self._child = Child(folder)
 
     def start(self) -> None:
         """Start it; does not wait until it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "server.out").open("ab") as out:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *self._command()],
-                cwd=self.folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                env=self._environ,
-                start_new_session=True,
-            )
-        assert self._supervisor.stdout is not None
-        with self._supervisor.stdout as stdout:
-            self.pid = int(stdout.readline())
+        self._child.start(self._command(), environ=self._environ)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, or that of its last life."""
+        return self._child.pid
 
     @property
     def is_alive(self) -> bool:
         """Whether it runs (or is stopped by a signal)."""
-        return self._supervisor is not None and self._supervisor.poll() is None
+        return self._child.is_alive
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it is there."""
@@ -70,15 +60,13 @@ class Server:
 
     def stop(self) -> None:
         """End it and what it has started, cleanly if it can. Idempotent."""
-        process, self._supervisor = self._supervisor, None
-        if process is None:
+        leader = self._child.supervisor
+        if not leader:
             return
         self.send(signal.SIGCONT)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
+        self._child.stop()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # a worker's executors
+            os.killpg(leader, signal.SIGKILL)  # a worker's executors
 
 
 def send(pid: int, number: signal.Signals) -> bool:

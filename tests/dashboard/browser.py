@@ -9,13 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from txn.machine.jars import cache_folder
+from tests.npm import installed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -49,20 +47,7 @@ def chromium() -> str:
 
 def axe_source() -> str:
     """The script of axe-core, fetched by npm into the cache of the user."""
-    folder = cache_folder() / f"axe-core-{AXE}"
-    script = folder / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".installing-", dir=folder.parent))
-        try:
-            quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts")
-            command = ["npm", "install", "--prefix", str(scratch), *quiet, f"axe-core@{AXE}"]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-            with suppress(OSError):  # another process may have been faster
-                scratch.rename(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return script.read_text("utf-8")
+    return (installed("axe-core", AXE) / "axe.min.js").read_text("utf-8")
 
 
 @contextmanager

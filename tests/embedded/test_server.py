@@ -31,7 +31,7 @@ server.start()
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(60)
     os._exit(0)
-print(server.hosts, server.pid, server._supervisor.pid, flush=True)
+print(server.hosts, server.pid, server._child.supervisor, flush=True)
 sys.stdin.read()
 """
 
@@ -197,8 +197,7 @@ def test_the_server_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     server.start()
     jvm = server.pid
-    assert server._supervisor is not None
-    server._supervisor.kill()
+    os.kill(server._child.supervisor, signal.SIGKILL)
     assert eventually(lambda: not alive(jvm))
     server.stop()
 

@@ -8,7 +8,6 @@ listens on loopback only, unless told otherwise: once without and once with a pa
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,78 +18,19 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from tests.children import LOOPBACK, ChildServer, free_ports, java, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, wait_until
+from txn.embedded.broker import broker_jars, configure_broker, format_data, java_command
 from txn.errors import SetupError
-from txn.machine.ivy import Request, fetch
-from txn.machine.jars import cache_folder, package_jars
+from txn.machine.jars import package_jars
+from txn.machine.listening import listens
 
-__all__ = ["PASSWORD", "USER", "Broker", "broker_jars", "records"]
+__all__ = ["PASSWORD", "USER", "Broker", "records"]
 
-VERSION = "4.1.0"
-MODULES = (
-    f"org.apache.kafka:kafka_2.13:{VERSION}",
-    "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",  # or the broker would have no log at all
-)
-CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 USER, PASSWORD = "reader", "open-sesame-4711"
 START_SECS = 90.0
 
-JVM_FLAGS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xms128m",
-    "-Xmx512m",
-    "-Djava.awt.headless=true",
-    "-Dlog4j2.configurationFile=log4j2.properties",
-)
-
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://{host}:{plain},SECURE://{host}:{secure},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{plain},SECURE://{host}:{secure}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_PLAINTEXT
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers={host}:{controller}
-inter.broker.listener.name=PLAINTEXT
-sasl.enabled.mechanisms=PLAIN
-listener.name.secure.plain.sasl.jaas.config=\
-org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
-log.dirs=data
-auto.create.topics.enable=false
-offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-group.initial.rebalance.delay.ms=0
-num.network.threads=2
-num.io.threads=2
-background.threads=2
-log.cleaner.dedupe.buffer.size=2097152
-controlled.shutdown.enable=false
-"""
-
-LOG4J = """\
-status=error
-appender.file.type=File
-appender.file.name=file
-appender.file.fileName=server.log
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d %p %c{1} %m%n
-rootLogger.level=warn
-rootLogger.appenderRef.file.ref=file
-"""
-
-
-def broker_jars() -> list[Path]:
-    """The broker's jars, fetched if they are not there yet."""
-    folder = cache_folder() / "jars" / f"kafka-broker-{VERSION}"
-    if not folder.is_dir():
-        fetch(folder, Request(f"The jars of Kafka's broker {VERSION}", MODULES))
-    return sorted(folder.glob("*.jar"))
+SECURE = "SECURE"
+"""The listener that wants a password."""
 
 
 class Broker(ChildServer):
@@ -116,7 +56,7 @@ class Broker(ChildServer):
         """Start it and wait until it answers."""
         if not (self.folder / "server.properties").exists():
             self._format()
-        self._child.start(self._java("kafka.Kafka"))
+        self._child.start(java_command("kafka.Kafka"))
         wait_until(self._answers, "the broker answers", START_SECS)
 
     @contextmanager
@@ -180,25 +120,21 @@ class Broker(ChildServer):
 
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
         plain, secure, controller = self._ports
-        text = PROPERTIES.format(
-            host=self._host,
-            plain=plain,
-            secure=secure,
-            controller=controller,
-            user=USER,
-            password=PASSWORD,
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        more = {
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": (
+                f'{login} required user_{USER}="{PASSWORD}";'
+            ),
+            "auto.create.topics.enable": "false",
+        }
+        listeners = {"PLAINTEXT": plain, SECURE: secure}
+        configure_broker(
+            self.folder, self._host, listeners, controller, more, {SECURE: "SASL_PLAINTEXT"}
         )
-        (self.folder / "server.properties").write_text(text, "ascii")
-        format_it = ("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER_ID, "-c")
-        with (self.folder / "server.out").open("wb") as out:
-            subprocess.run(
-                self._java(*format_it), cwd=self.folder, check=True, stdout=out, stderr=out
-            )
-
-    def _java(self, main: str, *arguments: str) -> list[str]:
-        return java(broker_jars(), JVM_FLAGS, main, *arguments, "server.properties")
+        format_data(self.folder)
 
     def _answers(self) -> bool:
         self._child.check()

@@ -9,13 +9,10 @@ import base64
 import hashlib
 import hmac
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from pathlib import Path
@@ -25,9 +22,10 @@ from obstore.store import AzureStore
 from typing_extensions import Self
 
 from tests.children import LOOPBACK, ChildServer, free_ports, listens, wait_until
+from tests.npm import installed
 from tests.stores.proxy import Answer, Forward, Proxy, Request, lists
 from txn.errors import SetupError
-from txn.machine.jars import cache_folder, package_jars
+from txn.machine.jars import package_jars
 
 __all__ = [
     "ABFS_PACKAGES",
@@ -49,21 +47,8 @@ ABFS_PACKAGES = ("org.apache.hadoop:hadoop-azure:3.5.0",)
 
 
 def server_program() -> Path:
-    """The server's program, installed if it is not there yet; it appears when it is whole."""
-    folder = cache_folder() / f"azurite-{VERSION}"
-    program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if not program.is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".installing-", dir=folder.parent))
-        try:
-            quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-            command = ["npm", "install", "--prefix", str(scratch), *quiet, f"azurite@{VERSION}"]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-            with suppress(OSError):  # another process may have been faster
-                scratch.rename(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return program
+    """The server's program, installed if it is not there yet."""
+    return installed("azurite", VERSION) / "dist" / "src" / "blob" / "main.js"
 
 
 @dataclass(frozen=True)

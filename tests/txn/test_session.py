@@ -456,6 +456,23 @@ def test_spark_connect_is_refused_before_anything_is_started(
     assert refused.value.number == "TXN-219"
 
 
+def test_a_machine_that_does_not_know_localhost_is_told_what_to_add(tmp_path: Path) -> None:
+    """An empty machine without /etc/hosts: pyspark's own error names neither name nor file."""
+    code = (
+        "import socket, socketserver\n"
+        "from txn.session import delta_session\n"
+        "def bind(server):\n"
+        "    assert server.server_address[0] == 'localhost'\n"
+        "    raise socket.gaierror(-2, 'Name or service not known')\n"
+        "socketserver.TCPServer.server_bind = bind\n"
+        "delta_session('t')\n"
+    )
+    done = child(code, tmp_path)
+    assert done.returncode == 1
+    assert "'localhost', a name that this machine does not know (Name or service" in done.stderr
+    assert "Add the line `127.0.0.1 localhost` to /etc/hosts." in done.stderr
+
+
 def test_what_the_environment_says_to_spark_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

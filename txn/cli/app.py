@@ -38,6 +38,7 @@ _COMMANDS = {
     "run": "run:run",
     "sql": "reading:sql_command",
     "status": "status:status",
+    "trial": "trial:trial",
     "vacuum": "upkeep:vacuum",
 }
 """Command -> its module in `txn.cli.commands`, and the name there."""

@@ -19,16 +19,25 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from txn.embedded.child import OUTPUT
 from txn.embedded.files import LOG4J, ZOO_CFG
 from txn.embedded.guard import CREDENTIAL, guard_setting
 from txn.errors import SetupError
+from txn.machine.listening import LOOPBACK
 from txn.machine.liveness import is_running
 
-__all__ = ["IN_USE", "LOOPBACK", "Owner", "ServerFolder", "port_of", "serves"]
+__all__ = [
+    "IN_USE",
+    "Owner",
+    "ServerFolder",
+    "end_of_logs",
+    "port_of",
+    "require_free",
+    "serves",
+]
 
 IN_USE = "TXN-205"
 """Number of the error for a folder that another process uses."""
-LOOPBACK = "127.0.0.1"
 
 # Below the range of ports for outgoing connections: there, on loopback, a client that retries a
 # port without a server can end up connected to itself.
@@ -145,12 +154,8 @@ class ServerFolder:
             SetupError: `requested` is in use, or all ports are.
         """
         if requested is not None:
-            if not _is_free(requested):
-                raise SetupError(
-                    f"Port {requested} on {LOOPBACK}, for the ZooKeeper server in "
-                    f"'{self.path}', is in use. Stop what uses it, or leave the port out.",
-                    number="TXN-207",
-                )
+            purpose = f"the ZooKeeper server in '{self.path}'"
+            require_free(requested, purpose, "leave the port out")
             return requested
         with contextlib.suppress(OSError, ValueError):
             last = int((self.path / "port").read_text("ascii"))
@@ -176,16 +181,35 @@ class ServerFolder:
         (self.path / "log4j2.properties").write_text(LOG4J, "ascii")
         (self.path / "port").write_text(str(port), "ascii")
 
-    def end_of_log(self) -> list[str]:
-        """Return the last lines of the server's output and log."""
-        lines: list[str] = []
-        for name in ("server.out", "server.log"):
-            with contextlib.suppress(OSError):
-                text = (self.path / name).read_text("utf-8", "replace")
-                # Leave out Java's stack traces, or they would fill the lines that are shown.
-                words = [line for line in text.splitlines() if not line.startswith("\tat ")]
-                lines += words[-_TAIL_LINES:]
-        return lines
+
+def end_of_logs(folder: Path) -> list[str]:
+    """Return the last lines of a server's output and log."""
+    lines: list[str] = []
+    for name in (OUTPUT, "server.log"):
+        with contextlib.suppress(OSError):
+            text = (folder / name).read_text("utf-8", "replace")
+            # Leave out Java's stack traces, or they would fill the lines that are shown.
+            words = [line for line in text.splitlines() if not line.startswith("\tat ")]
+            lines += words[-_TAIL_LINES:]
+    return lines
+
+
+def require_free(port: int, purpose: str, way_out: str) -> None:
+    """Check that nobody listens on a port of loopback.
+
+    Args:
+        purpose: the server that needs it: "the ZooKeeper server in '...'".
+        way_out: the end of a message: what to do but to stop what uses it.
+
+    Raises:
+        SetupError: it is in use.
+    """
+    if not _is_free(port):
+        raise SetupError(
+            f"Port {port} on {LOOPBACK}, for {purpose}, is in use. Stop what uses it, or "
+            f"{way_out}.",
+            number="TXN-207",
+        )
 
 
 def port_of(hosts: str) -> int:

@@ -8,18 +8,17 @@ and it syncs every write to disk.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import IO
 
+from txn.embedded.child import OUTPUT, Child
 from txn.embedded.files import JVM_FLAGS, class_path
-from txn.embedded.folder import LOOPBACK, ServerFolder, port_of, serves
+from txn.embedded.folder import ServerFolder, end_of_logs, port_of, serves
 from txn.embedded.guard import guard, make_credential, require_own_listener
 from txn.errors import SetupError
 from txn.machine.java import find_java, in_utf8
-from txn.machine.packaged import on_disk
+from txn.machine.listening import LOOPBACK
 from txn.zookeeper.client.access import lend, take_back
 
 __all__ = ["EmbeddedZooKeeper"]
@@ -54,9 +53,8 @@ class EmbeddedZooKeeper:
         self._port = port
         self._protect = protect
         self._credential: str | None = None
-        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._child = Child(self.folder)
         self._hosts = ""
-        self._pid = 0
 
     @property
     def hosts(self) -> str:
@@ -80,7 +78,7 @@ class EmbeddedZooKeeper:
             SetupError: it is not running. (Never 0: for `os.kill`, that is our own process group.)
         """
         _ = self.hosts
-        return self._pid
+        return self._child.pid
 
     def start(self) -> str:
         """Start the server, wait until it serves, and return the connect string.
@@ -104,20 +102,17 @@ class EmbeddedZooKeeper:
                 if self._wait_until_serving(port, may_retry=tries_left > 0 and not self._port):
                     self._hosts = f"{LOOPBACK}:{port}"
                     self._claim()
-                    self._place.write_owner(self._hosts, self._pid)
+                    self._place.write_owner(self._hosts, self._child.pid)
                     return self._hosts
         raise AssertionError("unreachable: the last try returns or raises")
 
     def stop(self) -> None:
         """Stop the server, if it runs, and wait for its end. Idempotent."""
         take_back(self._hosts)
-        process, self._supervisor, self._hosts, self._pid = self._supervisor, None, "", 0
-        if process is None:
-            return
-        self._place.forget_owner()
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
+        self._hosts = ""
+        if self._child.supervisor:
+            self._place.forget_owner()
+            self._child.stop()
 
     def __enter__(self) -> EmbeddedZooKeeper:  # noqa: PYI034 - typing.Self is Python 3.11
         self.start()
@@ -142,34 +137,22 @@ class EmbeddedZooKeeper:
 
     def _launch(self, java: Path, classpath: str, lock: IO[bytes]) -> None:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        command = [str(java), *JVM_FLAGS, "-cp", classpath, main, "zoo.cfg"]
-        supervisor = str(on_disk("txn.embedded", "supervisor.py"))
-        with (self.folder / "server.out").open("wb") as out:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor, *command],
-                cwd=self.folder,
-                env=in_utf8(os.environ),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                pass_fds=[lock.fileno()],
-                # The server must survive a signal to our group until the topology has stopped.
-                start_new_session=True,
+        (self.folder / OUTPUT).unlink(missing_ok=True)
+        try:
+            self._child.start(
+                [str(java), *JVM_FLAGS, "-cp", classpath, main, "zoo.cfg"],
+                environ=in_utf8(os.environ),
+                keep_open=[lock.fileno()],
                 umask=0o077 if self._protect else -1,
             )
-        assert self._supervisor.stdout is not None
-        with self._supervisor.stdout as stdout:
-            line = stdout.readline()
-        if not line:
-            raise self._failed("could not be started")
-        self._pid = int(line)
+        except ChildProcessError:
+            raise self._failed("could not be started") from None
 
     def _wait_until_serving(self, port: int, *, may_retry: bool) -> bool:
         """Wait for the server; False if another process took the port, so try another one."""
         deadline = time.monotonic() + _START_SECS
-        assert self._supervisor is not None
-        while not serves(port) or self._supervisor.poll() is not None:
-            if self._supervisor.poll() is not None:
+        while not serves(port) or not self._child.is_alive:
+            if not self._child.is_alive:
                 failure = self._failed("ended while it started")
                 if may_retry and "Address already in use" in str(failure):
                     return False
@@ -184,6 +167,6 @@ class EmbeddedZooKeeper:
         return SetupError(
             f"The ZooKeeper server in '{self.folder}' {problem}. The end of its log is below, "
             f"the whole is in '{self.folder / 'server.log'}'.\n"
-            + "\n".join(f"  {line}" for line in self._place.end_of_log()),
+            + "\n".join(f"  {line}" for line in end_of_logs(self.folder)),
             number="TXN-208",
         )

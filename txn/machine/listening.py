@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from txn.errors import SetupError
 
-__all__ = ["LOOPBACK", "Address", "is_any", "is_loopback", "parse_address", "reached_at", "refusal"]
+__all__ = [
+    "LOOPBACK",
+    "Address",
+    "is_any",
+    "is_loopback",
+    "listens",
+    "parse_address",
+    "reached_at",
+    "refusal",
+]
 
 LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]/\s]*|\[[0-9A-Fa-f:.%a-z]+\]):)?(?P<port>[0-9]{1,5})")
@@ -47,6 +56,15 @@ def parse_address(text: str, example: int = 8321) -> Address:
             number="TXN-217",
         )
     return Address((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))
+
+
+def listens(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether somebody accepts connections there."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def refusal(error: OSError | UnicodeError, ways_out: str) -> str:

@@ -1,0 +1,129 @@
+"""`txn trial`: servers on this machine, to try things with, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from txn.cli.options import announce
+from txn.cli.signals import terminable
+
+if TYPE_CHECKING:
+    from txn.embedded.broker import TrialBroker
+    from txn.embedded.ensemble import TrialEnsemble
+    from txn.embedded.trial import TrialServer
+
+__all__ = ["trial"]
+
+_POLL_SECS = 0.5
+_FOLDER = Path(".txn-trial")
+
+
+@click.group()
+def trial() -> None:
+    """Start ZooKeeper or Kafka on this machine, to try things with. Ctrl-C ends it.
+
+    They listen on loopback only, and what they keep stays for the next time. For anything that must
+    survive this machine, use servers of your own.
+    """
+
+
+@trial.command()
+@click.option("--servers", type=click.Choice(["1", "3", "5"]), default="3", show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 63000),
+    default=2181,
+    show_default=True,
+    help="Of the first server; the others have the next ones.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=_FOLDER / "zookeeper",
+    show_default=True,
+    help="Where they keep their data.",
+)
+def zookeeper(servers: str, port: int, folder: Path) -> None:
+    """Start an ensemble of ZooKeeper servers, from the jars of pyspark.
+
+    Several programs can use it at once, standbys too, and it goes on while one of three servers
+    is killed.
+    """
+    from txn.embedded.ensemble import TrialEnsemble
+
+    ensemble = TrialEnsemble(folder, port, int(servers))
+    _serve(
+        ensemble,
+        "ZooKeeper",
+        f"export TXN_ZOOKEEPER_AUTH_FILE={ensemble.credential_file}",
+        f"txn run FILE.py:TOPOLOGY --zookeeper {ensemble.hosts}",
+    )
+
+
+@trial.command()
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65534),
+    default=9092,
+    show_default=True,
+    help="For clients; the next one is its controller's.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Of a topic, which is made when somebody first asks for it.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=_FOLDER / "kafka",
+    show_default=True,
+    help="Where it keeps its records.",
+)
+def kafka(port: int, partitions: int, folder: Path) -> None:
+    """Start a Kafka broker; its jars are fetched once from Maven Central."""
+    from txn.embedded.broker import TrialBroker
+
+    broker = TrialBroker(folder, port, partitions)
+    _serve(
+        broker,
+        "Kafka",
+        f'KafkaSpout("{broker.hosts}", topics=["TOPIC"])',
+        f"bootstrap.servers={broker.hosts}",
+    )
+
+
+def _serve(servers: TrialBroker | TrialEnsemble, name: str, *uses: str) -> None:
+    """Run servers until Ctrl-C or SIGTERM, or until none of them is left.
+
+    Args:
+        uses: lines that say how to use them.
+    """
+    announce(f"Starting {name} in {servers.folder} ...")
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as ending, terminable():
+        ending.callback(servers.stop)
+        servers.start()
+        for server in servers.servers:
+            click.echo(f"{name}: {server.name}, process {server.pid}")
+        click.echo("\n".join(("Use it:", *(f"  {use}" for use in uses))))
+        announce("Ctrl-C ends it; what it keeps stays.")
+        _watch(servers.servers)
+
+
+def _watch(servers: Sequence[TrialServer]) -> None:
+    """Tell of each server that ends; returns when none is left."""
+    running = list(servers)
+    while running:
+        time.sleep(_POLL_SECS)
+        for server in [one for one in running if not one.is_alive]:
+            running.remove(server)
+            click.echo(f"The {server.name} has ended: {server.folder / 'server.log'}", err=True)
+    raise click.ClickException("No server is left. Start it again: what it kept is still there.")

@@ -1,0 +1,186 @@
+"""A real Kafka broker (KRaft mode, one node), from its published jars: for trials and tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from txn.embedded.child import OUTPUT
+from txn.embedded.folder import require_free
+from txn.embedded.trial import TrialServer, make_folder
+from txn.errors import SetupError
+from txn.machine.ivy import Request, fetch
+from txn.machine.jars import cache_folder
+from txn.machine.java import find_java, in_utf8
+from txn.machine.listening import LOOPBACK, listens
+
+__all__ = ["TrialBroker", "broker_jars", "configure_broker", "format_data", "java_command"]
+
+VERSION = "4.1.0"
+_MODULES = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",  # or the broker would have no log at all
+)
+_CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+_CONTROLLER = "CONTROLLER"
+_START_SECS = 90.0
+
+_JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xms128m",
+    "-Xmx512m",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
+
+# One node, which has nobody to wait for; small caches.
+_PROPERTIES = """\
+# Written by txn at every start.
+process.roles=broker,controller
+node.id=1
+listeners={listeners}
+advertised.listeners={advertised}
+listener.security.protocol.map={protocols}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={controller}
+log.dirs=data
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+group.initial.rebalance.delay.ms=0
+num.network.threads=2
+num.io.threads=2
+background.threads=2
+log.cleaner.dedupe.buffer.size=2097152
+controlled.shutdown.enable=false
+"""
+
+_LOG4J = """\
+status=error
+appender.file.type=File
+appender.file.name=file
+appender.file.fileName=server.log
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d %p %c{1} %m%n
+rootLogger.level=warn
+rootLogger.appenderRef.file.ref=file
+"""
+
+
+class TrialBroker:
+    """A broker on loopback that makes a topic when somebody first writes to it or asks for it.
+
+    Args:
+        folder: holds its data, which stay, its configuration and its log.
+        port: for clients; the next one is its controller's.
+        partitions: of a topic that it makes.
+    """
+
+    def __init__(self, folder: Path, port: int = 9092, partitions: int = 4) -> None:
+        self.folder = folder.absolute()
+        self.hosts = f"{LOOPBACK}:{port}"
+        """What clients call `bootstrap.servers`."""
+        self._port = port
+        self._partitions = partitions
+        self.servers = [TrialServer(f"broker at {self.hosts}", self.folder)]
+
+    def start(self) -> None:
+        """Start it and wait until it serves. Its jars are fetched first if they are not there.
+
+        Raises:
+            SetupError: no Java, no network, a port is in use, or it ended while it started.
+        """
+        (broker,) = self.servers
+        controller = self._port + 1
+        for port in (self._port, controller):
+            require_free(port, "a Kafka broker for trials", "name another one: --port")
+        find_java()
+        broker_jars()
+        make_folder(self.folder)
+        more = {"auto.create.topics.enable": "true", "num.partitions": str(self._partitions)}
+        configure_broker(self.folder, LOOPBACK, {"PLAINTEXT": self._port}, controller, more)
+        format_data(self.folder)
+        broker.start(java_command("kafka.Kafka"), environ=in_utf8(os.environ))
+        broker.wait(lambda: listens(self._port), _START_SECS)
+
+    def stop(self) -> None:
+        """Stop it and wait for its end."""
+        for server in self.servers:
+            server.stop()
+
+
+def broker_jars() -> list[Path]:
+    """Return the broker's jars, fetched if they are not there yet.
+
+    Raises:
+        SetupError: no network, or their folder cannot be written.
+    """
+    folder = cache_folder() / "jars" / f"kafka-broker-{VERSION}"
+    if not folder.is_dir():
+        fetch(folder, Request(f"The jars of Kafka's broker {VERSION}", _MODULES))
+    return sorted(folder.glob("*.jar"))
+
+
+def configure_broker(
+    folder: Path,
+    host: str,
+    listeners: Mapping[str, int],
+    controller: int,
+    more: Mapping[str, str],
+    protocols: Mapping[str, str] | None = None,
+) -> None:
+    """Write the configuration of a broker into its folder.
+
+    Args:
+        host: where it listens, and what it tells clients.
+        listeners: name of a listener -> port.
+        controller: port of the controller's listener.
+        more: further properties.
+        protocols: name of a listener -> its security protocol; None: all are PLAINTEXT.
+    """
+    for_clients = ",".join(f"{name}://{host}:{port}" for name, port in listeners.items())
+    kinds = dict.fromkeys((*listeners, _CONTROLLER), "PLAINTEXT") | {**(protocols or {})}
+    text = _PROPERTIES.format(
+        listeners=f"{for_clients},{_CONTROLLER}://{host}:{controller}",
+        advertised=for_clients,
+        protocols=",".join(f"{name}:{kind}" for name, kind in kinds.items()),
+        controller=f"{host}:{controller}",
+    )
+    text += "".join(f"{name}={value}\n" for name, value in more.items())
+    (folder / "server.properties").write_text(text, "ascii")
+    (folder / "log4j2.properties").write_text(_LOG4J, "ascii")
+
+
+def format_data(folder: Path) -> None:
+    """Prepare a configured broker's data folder, if that was not done yet.
+
+    Raises:
+        SetupError: the broker's own tool failed, with its words.
+    """
+    if (folder / "data" / "meta.properties").exists():
+        return
+    tool = ("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c")
+    with (folder / OUTPUT).open("wb") as out:
+        done = subprocess.run(
+            java_command(*tool), cwd=folder, check=False, stdout=out, stderr=out, umask=0o077
+        )
+    if done.returncode:
+        raise SetupError(
+            f"The data of the Kafka broker in '{folder}' cannot be prepared: "
+            f"{(folder / OUTPUT).read_text('utf-8', 'replace').strip()}",
+            number="TXN-208",
+        )
+
+
+def java_command(main: str, *arguments: str) -> Sequence[str]:
+    """Return the command that runs a class of the broker's jars on `server.properties`."""
+    classpath = os.pathsep.join(map(str, broker_jars()))
+    java = str(find_java())
+    return [java, *_JVM_FLAGS, "-cp", classpath, main, *arguments, "server.properties"]
