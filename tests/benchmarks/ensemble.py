@@ -167,7 +167,7 @@ def _first_port() -> int:
 
 
 def _measured(chosen: argparse.Namespace, ensemble: TrialEnsemble) -> dict[str, Any]:
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
+    command = [sys.executable, "-m", __spec__.name]
     shared = [
         f"--{name}={getattr(chosen, name)}"
         for name in ("topologies", "secs", "interval", "partitions", "processes")

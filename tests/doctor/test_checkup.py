@@ -223,6 +223,21 @@ def test_snapshots_that_were_not_purged(tmp_path: Path) -> None:
     assert doctor_zookeeper._snapshots("z", tmp_path).level == "warning"
 
 
+def test_half_of_what_zookeeper_can_keep_is_a_warning(
+    zookeeper: EmbeddedZooKeeper, request: Any
+) -> None:
+    """The positions of a txid, and all nodes of the ensemble, in bytes."""
+    name = request.node.name
+    with leading(zookeeper.hosts, name, CONFIG):
+        found = by_check(check_zookeeper("z", zookeeper.hosts, None, name, CONFIG))
+    assert re.fullmatch(r"\d+ bytes of positions with each txid", found["positions"].found)
+    assert found["data"].level == "ok"
+    half = 32 * 1024 * 1024
+    levels = [doctor_zookeeper._positions("z", length).level for length in (half - 1, half)]
+    levels += [doctor_zookeeper._data("z", length).level for length in (499_999_999, 500_000_000)]
+    assert levels == ["ok", "warning"] * 2
+
+
 def test_a_server_of_an_ensemble_that_is_away(zookeeper: EmbeddedZooKeeper) -> None:
     """Each server that was named is asked by itself."""
     servers = f"{zookeeper.hosts},127.0.0.1:1"
@@ -290,6 +305,20 @@ def test_missing_checkpoints_are_told(tmp_path: Path) -> None:
         append(tmp_path / "rows", None, None)
         (tmp_path / "rows/_delta_log/_last_checkpoint").unlink(missing_ok=True)
     assert by_check(check_table(path, "t", TopologyConfig()))["checkpoints"].level == "warning"
+
+
+def test_half_of_the_files_that_a_table_may_have_is_a_warning(tmp_path: Path) -> None:
+    """Counted from the log, whoever wrote it."""
+    path = table(tmp_path)
+    assert by_check(check_table(path, "t", TopologyConfig()))["files"].found == "1 active"
+    log = tmp_path / "rows" / "_delta_log"
+    add = {"partitionValues": {}, "size": 9, "modificationTime": 1, "dataChange": True}
+    lines = (json.dumps({"add": {"path": f"{n}.parquet", **add}}) for n in range(49_999))
+    newest = DeltaTable(path).version()
+    (log / f"{newest + 1:020}.json").write_text("\n".join(lines), "utf-8")
+    found = by_check(check_table(path, "t", TopologyConfig()))["files"]
+    assert (found.level, found.found) == ("warning", "50,000 active")
+    assert "txn optimize" in found.do
 
 
 UNKNOWN = (

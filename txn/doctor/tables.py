@@ -33,6 +33,8 @@ _ROUNDS = 5
 _WRITERS = 2
 _DAY = 86_400.0
 _LEAST_LOG_RETENTION = 7 * _DAY
+_MANY_FILES = 50_000
+"""Half of what docs/scaling.md has as a table's limit."""
 
 
 def check_table(
@@ -63,6 +65,7 @@ def check_table(
     yield _file_retention(area, properties, config)
     last = checkpoint_version(storage.read(LAST_CHECKPOINT))
     yield _checkpoints(area, delta, last, properties)
+    yield _active_files(area, delta.get_add_actions().num_rows)
 
 
 def check_own_log(table: str, log: KeepsOwnLog) -> Iterator[Finding]:
@@ -175,6 +178,21 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
         text,
         "Every start of a topology and every new reader reads all commits since then.",
         "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
+    )
+
+
+def _active_files(area: str, count: int) -> Finding:
+    text = f"{count:,} active"
+    if count < _MANY_FILES:
+        return ok(area, "files", text)
+    return warning(
+        area,
+        "files",
+        text,
+        "The driver keeps up to 10 KB of memory for each, and every start and every checkpoint "
+        "reads or writes all of them.",
+        "`txn optimize` puts the small files of an append table together. A state with "
+        "layout='log' compacts itself, one with layout='upsert' has as many files as buckets.",
     )
 
 

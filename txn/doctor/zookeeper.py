@@ -16,6 +16,8 @@ from kazoo.handlers.utils import create_tcp_connection
 from txn.config import TopologyConfig
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError, TxnError
+from txn.protocol.encoding import RECORD_LIMIT
+from txn.text import size
 from txn.zookeeper.client.access import find_access
 from txn.zookeeper.client.connection import Connection, Create, Delete, Put
 from txn.zookeeper.status import BASE, read_topology
@@ -29,6 +31,8 @@ _SKEW_SECS = 2.0
 _MNTR_SECS = 5.0
 _MNTR_BYTES = 1024 * 1024
 _MOST_SNAPSHOTS = 10
+_MUCH_DATA = 500_000_000
+"""Bytes: half of the heap that ZooKeeper has by default."""
 _CHANGE = 2 | 4 | 8 | 16
 """ZooKeeper's permissions to write, create, delete and administer."""
 
@@ -180,7 +184,22 @@ def _nodes(
         leader = f"led by {status.leader}" if status.leader else "nobody leads it"
         committed = status.progress.committed.txid
         yield ok(area, "nodes", f"'{topology}' can be read: txid {committed} committed; {leader}")
+        yield _positions(area, len(status.progress.committed.model_dump_json()))
     yield _acls(area, connection, root, config, deadline)
+
+
+def _positions(area: str, length: int) -> Finding:
+    text = f"{size(length)} of positions with each txid"
+    if length < RECORD_LIMIT // 2:
+        return ok(area, "positions", text)
+    return warning(
+        area,
+        "positions",
+        text,
+        f"A record has at most {size(RECORD_LIMIT)}: with larger metadata no batch can start. "
+        "ZooKeeper keeps the newest 500 of them in memory.",
+        "Let the spout write a manifest, and put its name into the metadata (docs/zookeeper.md).",
+    )
 
 
 def _acls(
@@ -234,7 +253,7 @@ def _quorum(
         )
         return
     roles: dict[str, str] = {}
-    lagging = ""
+    lagging, most = "", 0
     for server in servers.split(","):
         try:
             answer = _ask_mntr(server, config)
@@ -249,10 +268,28 @@ def _quorum(
             )
             continue
         roles[server] = answer.get("zk_server_state", "unknown")
+        most = max(most, int(answer.get("zk_approximate_data_size", 0)))
         followers, synced = answer.get("zk_learners"), answer.get("zk_synced_followers")
         if followers and synced and float(synced) < float(followers):
             lagging = f"{float(followers) - float(synced):g} of its followers lag behind"
     yield _ensemble(area, roles, lagging)
+    if most:
+        yield _data(area, most)
+
+
+def _data(area: str, most: int) -> Finding:
+    text = f"{size(most)} in all nodes"
+    if most < _MUCH_DATA:
+        return ok(area, "data", text)
+    return warning(
+        area,
+        "data",
+        text,
+        "Each server keeps all of it in memory, and sends it to a server that comes back. The "
+        "default heap of ZooKeeper is 1 GB.",
+        "Raise the servers' heap (ZK_SERVER_HEAP, in MB), or move topologies to another ensemble "
+        "(txn export, txn import).",
+    )
 
 
 def _ensemble(area: str, roles: dict[str, str], lagging: str) -> Finding:
