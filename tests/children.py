@@ -17,7 +17,16 @@ from txn.embedded.child import OUTPUT
 from txn.machine.java import find_java
 from txn.machine.listening import LOOPBACK, listens
 
-__all__ = ["LOOPBACK", "Child", "ChildServer", "free_ports", "java", "listens", "wait_until"]
+__all__ = [
+    "LOOPBACK",
+    "Child",
+    "ChildServer",
+    "free_ports",
+    "java",
+    "listens",
+    "port_below",
+    "wait_until",
+]
 
 
 class Child(child.Child):
@@ -89,6 +98,15 @@ def free_ports(count: int) -> list[int]:
         if not listens(port):
             found.append(port)
     return found
+
+
+def port_below(*others: int) -> int:
+    """A free port above which those are free, too, that are so much higher."""
+    for _ in range(100):
+        (port,) = free_ports(1)
+        if not any(listens(port + more) for more in others):
+            return port
+    raise AssertionError("no ports are free")
 
 
 def _ports() -> Iterator[int]:

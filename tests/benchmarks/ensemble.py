@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.results import percentile
-from tests.children import LOOPBACK, free_ports
+from tests.children import LOOPBACK, port_below
 from txn import TopologyConfig
 from txn.embedded.ensemble import TrialEnsemble
 from txn.protocol.records import BatchRecord, CommittedRecord
@@ -36,6 +36,8 @@ __all__ = ["main", "server_figures"]
 
 THREADS = 48
 """Of a process with topologies: so many writes of it are under way at once."""
+PORTS = tuple(n + above for above in (0, 707, 1707) for n in range(3))
+"""What three servers need above the first one's port."""
 MNTR = (
     "zk_znode_count",
     "zk_approximate_data_size",
@@ -49,7 +51,7 @@ class Topologies:
     """Some topologies in one process, each at its own pace.
 
     Args:
-        names: theirs.
+        names: of the topologies.
         interval: seconds from one START to the next.
         partitions: whose positions each record has.
     """
@@ -65,6 +67,7 @@ class Topologies:
         self.commits: list[float] = []
         self.behind: list[float] = []
         """Milliseconds by which a START came later than it was due."""
+        self.errors: list[Exception] = []
 
     def lead(self) -> list[float]:
         """Take every leadership; milliseconds of each, nodes of a new topology included."""
@@ -91,6 +94,8 @@ class Topologies:
             thread.start()
         for thread in threads:
             thread.join()
+        if self.errors:
+            raise self.errors[0]
 
     def close(self) -> None:
         """Give the leaderships back."""
@@ -98,14 +103,18 @@ class Topologies:
             store.close()
 
     def _work(self, end: float) -> None:
-        while (now := time.monotonic()) < end:
+        while (now := time.monotonic()) < end and not self.errors:
             with self._lock:
                 item = heapq.heappop(self._due) if self._due and self._due[0][0] <= now else None
             if item is None:
                 time.sleep(0.002)
                 continue
             due, number, txid = item
-            self._transact(self._stores[number], txid)
+            try:
+                self._transact(self._stores[number], txid)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the figures are worthless
+                self.errors.append(error)
+                return
             self.behind.append((now - due) * 1000)
             with self._lock:
                 heapq.heappush(self._due, (max(due + self._interval, now), number, txid + 1))
@@ -142,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         _part(chosen)
         return 0
     with tempfile.TemporaryDirectory(prefix="txn-ensemble-") as folder:
-        ensemble = TrialEnsemble(Path(folder), _first_port())
+        ensemble = TrialEnsemble(Path(folder), port_below(*PORTS))
         try:
             ensemble.start()
             print(json.dumps(_measured(chosen, ensemble), indent=1))
@@ -159,11 +168,6 @@ def server_figures(port: int, pid: int) -> dict[str, int]:
     values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return {name: int(float(values[name])) for name in MNTR} | {"resident_bytes": pages * 4096}
-
-
-def _first_port() -> int:
-    """A port below those of peers, which are so much higher."""
-    return next(port for port in free_ports(50) if port < 29_000)
 
 
 def _measured(chosen: argparse.Namespace, ensemble: TrialEnsemble) -> dict[str, Any]:

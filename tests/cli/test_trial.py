@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,13 @@ from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from tests.children import LOOPBACK, free_ports, listens, wait_until
+from tests.children import LOOPBACK, port_below, wait_until
+from txn.embedded.trial import TrialServer
+from txn.errors import SetupError
 
-LINE = re.compile(r": (?:server \d|broker) at 127\.0\.0\.1:\d+, process (\d+)")
+LINE = re.compile(r"(?:ZooKeeper server \d|Kafka broker) at 127\.0\.0\.1:\d+, process (\d+)")
+PORTS = tuple(n + above for above in (0, 707, 1707) for n in range(3))
+"""What three servers need above the first one's port."""
 
 
 class Trial:
@@ -66,13 +70,12 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def first_port(needed: Sequence[int]) -> int:
-    """A port that is free, and those that are so much higher, too."""
-    for _ in range(100):
-        (port,) = free_ports(1)
-        if not any(listens(port + more) for more in needed):
-            return port
-    raise AssertionError("no ports are free")
+def refusal(folder: Path, *arguments: str) -> str:
+    """What a trial that is refused writes to stderr behind its first line, in one line."""
+    trial = Trial(folder, *arguments)
+    _, stderr = trial.process.communicate(timeout=60)
+    assert trial.process.returncode == 1
+    return " ".join(stderr.partition("\n")[2].split())
 
 
 def connected(hosts: str, folder: Path | None) -> KazooClient:
@@ -88,7 +91,7 @@ def test_an_ensemble_for_trials_outlives_one_server_and_keeps_its_data(
     tmp_path: Path, trials: list[Trial]
 ) -> None:
     """Three servers; nobody without the credential gets in; one is killed; all end with Ctrl-C."""
-    port = first_port([n + by for by in (0, 707, 1707) for n in range(3)])
+    port = port_below(*PORTS)
     hosts = ",".join(f"{LOOPBACK}:{port + n}" for n in range(3))
     folder = tmp_path / ".txn-trial" / "zookeeper"
     arguments = ("zookeeper", "--port", str(port))
@@ -105,9 +108,11 @@ def test_an_ensemble_for_trials_outlives_one_server_and_keeps_its_data(
     os.kill(trials[0].pids[1], signal.SIGKILL)
     client.retry(client.set, "/kept", b"2")
     client.stop()
-    end = f"The server 2 at {LOOPBACK}:{port + 1} has ended: {folder / 'server-2' / 'server.log'}\n"
+    log = folder / "server-2" / "server.log"
     assert trials[0].process.stderr is not None
-    assert end in iter(trials[0].process.stderr.readline, "")
+    assert f"The ZooKeeper server 2 at {LOOPBACK}:{port + 1} has ended: {log}\n" in iter(
+        trials[0].process.stderr.readline, ""
+    )
     assert trials[0].end()[0] == 0
     assert not any(alive(pid) for pid in trials[0].pids)
 
@@ -118,33 +123,62 @@ def test_an_ensemble_for_trials_outlives_one_server_and_keeps_its_data(
     client.stop()
     for pid in trials[1].pids:
         os.kill(pid, signal.SIGKILL)
-    _, told = trials[1].process.communicate(timeout=60)
+    _, stderr = trials[1].process.communicate(timeout=60)
     assert trials[1].process.returncode == 1
-    assert "No server is left" in told
+    assert "No server is left" in stderr
+
+    assert refusal(tmp_path, *arguments, "--servers", "1") == (
+        f"error: The folder '{folder}' has the data of 3 ZooKeeper servers, not of 1 ZooKeeper "
+        "server. Name another one: --folder. [TXN-206]"
+    )
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left_running(
-    tmp_path: Path, trials: list[Trial]
+    tmp_path: Path,
 ) -> None:
     """The second server's port is taken: one paragraph, and no folder was made."""
-    port = first_port([n + by for by in (0, 707, 1707) for n in range(3)])
+    port = port_below(*PORTS)
     with socket.socket() as taken:
         taken.bind((LOOPBACK, port + 1))
         taken.listen()
-        trials.append(Trial(tmp_path, "zookeeper", "--port", str(port)))
-        _, told = trials[0].process.communicate(timeout=60)
-    assert trials[0].process.returncode == 1
-    words = " ".join(told.split())
+        words = refusal(tmp_path, "zookeeper", "--port", str(port))
     assert f"Port {port + 1} on {LOOPBACK}, for a ZooKeeper server for trials, is in use." in words
     assert "name another first one: --port. [TXN-207]" in words
     assert not (tmp_path / ".txn-trial").exists()
+
+
+def test_a_folder_belongs_to_one_trial_at_a_time(tmp_path: Path, trials: list[Trial]) -> None:
+    """ZooKeeper itself would let two servers write to one log; a folder of others is left alone."""
+    trials.append(Trial(tmp_path, "zookeeper", "--servers", "1", "--port", str(port_below())))
+    trials[0].wait("txn run")
+    again = ("zookeeper", "--servers", "1", "--port", str(port_below()))
+    assert "zookeeper' is in use by another process." in refusal(tmp_path, *again)
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (tmp_path / "mine" / "file").touch()
+    words = refusal(tmp_path, *again, "--folder", "mine")
+    assert "has other files in it, and is no folder of a trial." in words
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    # A killed command's server ends within the time for which the next one waits.
+    trials[0].process.kill()
+    trials.append(Trial(tmp_path, *again))
+    trials[1].wait("txn run")
+    assert trials[1].end()[0] == 0
+
+
+def test_an_answer_of_another_server_does_not_make_a_dead_one_serve(tmp_path: Path) -> None:
+    """It ends at once, while somebody else listens at its port."""
+    server = TrialServer("broker", tmp_path)
+    with (tmp_path / "lock").open("ab") as lock:
+        server.start(["false"], os.environ, lock)
+        with pytest.raises(SetupError, match="The broker ended during its start"):
+            server.wait(lambda: not server.is_alive, 30)
 
 
 def test_a_broker_for_trials_makes_topics_and_keeps_records(
     tmp_path: Path, trials: list[Trial]
 ) -> None:
     """A record for a topic that is not there makes it, with four partitions; SIGTERM ends it."""
-    port = first_port([1])
+    port = port_below(1)
     servers = f"{LOOPBACK}:{port}"
     for _ in range(2):
         trials.append(Trial(tmp_path, "kafka", "--port", str(port)))

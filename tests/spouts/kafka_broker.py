@@ -122,7 +122,7 @@ class Broker(ChildServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         plain, secure, controller = self._ports
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        more = {
+        properties = {
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.secure.plain.sasl.jaas.config": (
@@ -132,7 +132,7 @@ class Broker(ChildServer):
         }
         listeners = {"PLAINTEXT": plain, SECURE: secure}
         configure_broker(
-            self.folder, self._host, listeners, controller, more, {SECURE: "SASL_PLAINTEXT"}
+            self.folder, self._host, listeners, controller, properties, {SECURE: "SASL_PLAINTEXT"}
         )
         format_data(self.folder)
 

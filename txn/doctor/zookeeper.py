@@ -268,7 +268,7 @@ def _quorum(
             )
             continue
         roles[server] = answer.get("zk_server_state", "unknown")
-        most = max(most, int(answer.get("zk_approximate_data_size", 0)))
+        most = max(most, int(float(answer.get("zk_approximate_data_size", 0))))
         followers, synced = answer.get("zk_learners"), answer.get("zk_synced_followers")
         if followers and synced and float(synced) < float(followers):
             lagging = f"{float(followers) - float(synced):g} of its followers lag behind"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from txn.embedded.child import OUTPUT
 from txn.embedded.folder import require_free
-from txn.embedded.trial import TrialServer, make_folder
+from txn.embedded.trial import Trial, TrialServer
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder
@@ -64,17 +66,23 @@ controlled.shutdown.enable=false
 
 _LOG4J = """\
 status=error
-appender.file.type=File
+appender.file.type=RollingFile
 appender.file.name=file
 appender.file.fileName=server.log
+appender.file.filePattern=server.log.%i
 appender.file.layout.type=PatternLayout
 appender.file.layout.pattern=%d %p %c{1} %m%n
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=1MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=1
 rootLogger.level=warn
 rootLogger.appenderRef.file.ref=file
 """
 
 
-class TrialBroker:
+class TrialBroker(Trial):
     """A broker on loopback that makes a topic when somebody first writes to it or asks for it.
 
     Args:
@@ -84,36 +92,31 @@ class TrialBroker:
     """
 
     def __init__(self, folder: Path, port: int = 9092, partitions: int = 4) -> None:
-        self.folder = folder.absolute()
         self.hosts = f"{LOOPBACK}:{port}"
         """What clients call `bootstrap.servers`."""
         self._port = port
         self._partitions = partitions
-        self.servers = [TrialServer(f"broker at {self.hosts}", self.folder)]
+        broker = TrialServer(f"Kafka broker at {self.hosts}", folder.absolute() / "broker")
+        super().__init__(folder, "a Kafka broker", [broker])
 
-    def start(self) -> None:
-        """Start it and wait until it serves. Its jars are fetched first if they are not there.
-
-        Raises:
-            SetupError: no Java, no network, a port is in use, or it ended while it started.
-        """
-        (broker,) = self.servers
-        controller = self._port + 1
-        for port in (self._port, controller):
+    def prepare(self) -> None:
+        """Refuse a port that is in use and a machine without Java; fetch the jars."""
+        for port in (self._port, self._port + 1):
             require_free(port, "a Kafka broker for trials", "name another one: --port")
-        find_java()
-        broker_jars()
-        make_folder(self.folder)
-        more = {"auto.create.topics.enable": "true", "num.partitions": str(self._partitions)}
-        configure_broker(self.folder, LOOPBACK, {"PLAINTEXT": self._port}, controller, more)
-        format_data(self.folder)
-        broker.start(java_command("kafka.Kafka"), environ=in_utf8(os.environ))
-        broker.wait(lambda: listens(self._port), _START_SECS)
+        java_command("kafka.Kafka")
 
-    def stop(self) -> None:
-        """Stop it and wait for its end."""
-        for server in self.servers:
-            server.stop()
+    def launch(self, lock: IO[bytes]) -> None:
+        """Start it and wait until it serves."""
+        (broker,) = self.servers
+        properties = {
+            "auto.create.topics.enable": "true",
+            "num.partitions": str(self._partitions),
+        }
+        listeners = {"PLAINTEXT": self._port}
+        configure_broker(broker.folder, LOOPBACK, listeners, self._port + 1, properties)
+        format_data(broker.folder)
+        broker.start(java_command("kafka.Kafka"), in_utf8(os.environ), lock)
+        broker.wait(partial(listens, self._port), _START_SECS)
 
 
 def broker_jars() -> list[Path]:
@@ -133,18 +136,20 @@ def configure_broker(
     host: str,
     listeners: Mapping[str, int],
     controller: int,
-    more: Mapping[str, str],
+    properties: Mapping[str, str],
     protocols: Mapping[str, str] | None = None,
 ) -> None:
     """Write the configuration of a broker into its folder.
 
     Args:
+        folder: made if necessary.
         host: where it listens, and what it tells clients.
         listeners: name of a listener -> port.
         controller: port of the controller's listener.
-        more: further properties.
+        properties: further ones.
         protocols: name of a listener -> its security protocol; None: all are PLAINTEXT.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     for_clients = ",".join(f"{name}://{host}:{port}" for name, port in listeners.items())
     kinds = dict.fromkeys((*listeners, _CONTROLLER), "PLAINTEXT") | {**(protocols or {})}
     text = _PROPERTIES.format(
@@ -153,7 +158,7 @@ def configure_broker(
         protocols=",".join(f"{name}:{kind}" for name, kind in kinds.items()),
         controller=f"{host}:{controller}",
     )
-    text += "".join(f"{name}={value}\n" for name, value in more.items())
+    text += "".join(f"{name}={value}\n" for name, value in properties.items())
     (folder / "server.properties").write_text(text, "ascii")
     (folder / "log4j2.properties").write_text(_LOG4J, "ascii")
 
@@ -162,7 +167,7 @@ def format_data(folder: Path) -> None:
     """Prepare a configured broker's data folder, if that was not done yet.
 
     Raises:
-        SetupError: the broker's own tool failed, with its words.
+        SetupError: the broker's own tool failed; with its output.
     """
     if (folder / "data" / "meta.properties").exists():
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class Child:
 
     @property
     def supervisor(self) -> int:
-        """Process id of the supervisor, which leads the session of both; 0: it does not run."""
+        """Process id of the supervisor, which leads the session of both; 0: none was started."""
         return self._supervisor.pid if self._supervisor is not None else 0
 
     def stop(self) -> None:
@@ -97,5 +98,6 @@ class Child:
     def kill(self) -> None:
         """SIGKILL it, if it runs, and wait for its end."""
         if self.is_alive:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # only the supervisor is left
+                os.kill(self.pid, signal.SIGKILL)
         self.stop()

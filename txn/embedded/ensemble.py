@@ -11,11 +11,18 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
-from txn.embedded.files import JVM_FLAGS, LOG4J, class_path
+from txn.embedded.files import JVM_FLAGS, LOG4J, ZOO_CFG, class_path
 from txn.embedded.folder import require_free, serves
-from txn.embedded.guard import CREDENTIAL, guard, guard_setting, make_credential
-from txn.embedded.trial import TrialServer, make_folder
+from txn.embedded.guard import (
+    CREDENTIAL,
+    guard,
+    guard_setting,
+    make_credential,
+    require_own_listener,
+)
+from txn.embedded.trial import Trial, TrialServer
 from txn.machine.java import find_java, in_utf8
 from txn.machine.listening import LOOPBACK
 
@@ -26,25 +33,8 @@ _START_SECS = 60.0
 _FROM_PEERS, _FOR_ELECTIONS = 707, 1707
 """How far a server's other two ports are above its first one: 2888 and 3888, as usual."""
 
-_ZOO_CFG = """\
-# Written by txn at every start.
-dataDir=./data
-clientPortAddress={host}
-clientPort={port}
-tickTime=500
-initLimit=20
-syncLimit=8
-minSessionTimeout=1000
-maxSessionTimeout=120000
-maxClientCnxns=0
-admin.enableServer=false
-{guard}4lw.commands.whitelist=ruok, srvr, mntr
-autopurge.snapRetainCount=3
-autopurge.purgeInterval=1
-{peers}"""
 
-
-class TrialEnsemble:
+class TrialEnsemble(Trial):
     """Servers of ZooKeeper that find each other; alone, one is a server without an ensemble.
 
     Args:
@@ -54,12 +44,18 @@ class TrialEnsemble:
     """
 
     def __init__(self, folder: Path, port: int = 2181, servers: int = 3) -> None:
-        self.folder = folder.absolute()
         self._ports = [port + number for number in range(servers)]
-        self.servers = [
-            TrialServer(f"server {number} at {LOOPBACK}:{at}", self.folder / f"server-{number}")
-            for number, at in enumerate(self._ports, 1)
-        ]
+        super().__init__(
+            folder,
+            f"{servers} ZooKeeper server{'s' if servers > 1 else ''}",
+            [
+                TrialServer(
+                    f"ZooKeeper server {number} at {LOOPBACK}:{client_port}",
+                    folder.absolute() / f"server-{number}",
+                )
+                for number, client_port in enumerate(self._ports, 1)
+            ],
+        )
 
     @property
     def hosts(self) -> str:
@@ -71,30 +67,28 @@ class TrialEnsemble:
         """What `TXN_ZOOKEEPER_AUTH_FILE` has to name."""
         return self.folder / CREDENTIAL
 
-    def start(self) -> None:
-        """Start all servers, wait until each serves, and make the nodes the user's own.
+    @property
+    def peer_ports(self) -> list[tuple[int, int]]:
+        """Of each server the port for its peers and that for elections; none if it is alone."""
+        ports = [(port + _FROM_PEERS, port + _FOR_ELECTIONS) for port in self._ports]
+        return ports if len(ports) > 1 else []
 
-        Raises:
-            SetupError: no Java, no pyspark, a port is in use, or a server ended while it started.
-        """
-        command = member_command()
-        more = [(port + _FROM_PEERS, port + _FOR_ELECTIONS) for port in self._ports]
-        peers = more if len(more) > 1 else []
-        for port in (*self._ports, *(port for both in peers for port in both)):
+    def prepare(self) -> None:
+        """Refuse a port that is in use, and a machine without Java or pyspark."""
+        member_command()
+        for port in (*self._ports, *(port for pair in self.peer_ports for port in pair)):
             require_free(port, "a ZooKeeper server for trials", "name another first one: --port")
-        make_folder(self.folder)
+
+    def launch(self, lock: IO[bytes]) -> None:
+        """Start all servers, wait until each serves, and make the nodes the user's own."""
         credential = make_credential(self.folder)
         for number, (port, server) in enumerate(zip(self._ports, self.servers, strict=True), 1):
-            configure_member(server.folder, number, port, peers, credential)
-            server.start(command, environ=in_utf8(os.environ))
+            configure_member(server.folder, number, port, self.peer_ports, credential)
+            server.start(member_command(), in_utf8(os.environ), lock)
         for port, server in zip(self._ports, self.servers, strict=True):
             server.wait(partial(serves, port), _START_SECS)
+            require_own_listener(port)
         guard(self.hosts, credential)
-
-    def stop(self) -> None:
-        """Stop all servers and wait for their ends."""
-        for server in self.servers:
-            server.stop()
 
 
 def member_command() -> list[str]:
@@ -110,7 +104,7 @@ def configure_member(
     folder: Path,
     number: int,
     port: int,
-    peers: Sequence[tuple[int, int]],
+    peer_ports: Sequence[tuple[int, int]],
     credential: str | None = None,
 ) -> None:
     """Write the configuration of one server into its folder.
@@ -119,18 +113,18 @@ def configure_member(
         folder: of the server; made if necessary.
         number: which one it is, from 1 on.
         port: for clients.
-        peers: of each server the port for its peers and that for elections; none: it is alone.
+        peer_ports: of each server the port for its peers and that for elections; none: it is alone.
         credential: of the superuser, `user:password`; None: none.
     """
     (folder / "data").mkdir(parents=True, exist_ok=True)
     (folder / "data" / "myid").write_text(f"{number}\n", "ascii")
-    text = _ZOO_CFG.format(
+    text = ZOO_CFG.format(
         host=LOOPBACK,
         port=port,
         guard=guard_setting(credential) if credential else "",
         peers="".join(
             f"server.{n}={LOOPBACK}:{quorum}:{election}\n"
-            for n, (quorum, election) in enumerate(peers, 1)
+            for n, (quorum, election) in enumerate(peer_ports, 1)
         ),
     )
     (folder / "zoo.cfg").write_text(text, "ascii")

@@ -58,6 +58,8 @@ dataDir=./data
 clientPortAddress={host}
 clientPort={port}
 tickTime=500
+initLimit=20
+syncLimit=8
 minSessionTimeout=1000
 maxSessionTimeout=120000
 maxClientCnxns=0
@@ -65,7 +67,7 @@ admin.enableServer=false
 {guard}4lw.commands.whitelist=ruok, srvr, mntr
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
-"""
+{peers}"""
 
 LOG4J = """\
 # Written by txn at every start.

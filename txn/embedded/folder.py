@@ -176,7 +176,7 @@ class ServerFolder:
     def configure(self, port: int, credential: str | None) -> None:
         """Write the configuration, and the port for the next start; no credential: it is open."""
         setting = guard_setting(credential) if credential else ""
-        text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting)
+        text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting, peers="")
         (self.path / "zoo.cfg").write_text(text, "ascii")
         (self.path / "log4j2.properties").write_text(LOG4J, "ascii")
         (self.path / "port").write_text(str(port), "ascii")

@@ -64,7 +64,7 @@ def make_credential(folder: Path) -> str:
     except OSError as error:
         raise SetupError(
             f"The credential of the ZooKeeper server in '{folder}' cannot be written: "
-            f'{error.strerror}. Name another folder: "embedded:FOLDER".',
+            f"{error.strerror}. Make the folder writable, or name another one.",
             number="TXN-206",
         ) from error
     return credential
@@ -130,7 +130,7 @@ def guard(hosts: str, credential: str) -> None:
     except (KazooException, KazooTimeoutError) as error:
         raise SetupError(
             f"The nodes of the ZooKeeper server at {hosts} could not be restricted to their "
-            f"owner: {type(error).__name__}. See server.log in its folder.",
+            f"owner: {type(error).__name__}. See its server.log.",
             number="TXN-208",
         ) from error
     finally:

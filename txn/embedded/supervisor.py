@@ -1,6 +1,6 @@
 """Run one child process, and end it when the parent is gone, for whatever reason.
 
-`txn.embedded.server` starts it by path, `python -I -S supervisor.py COMMAND...`, so it imports
+`txn.embedded.child` starts it by path, `python -I -S supervisor.py COMMAND...`, so it imports
 nothing of this project. It writes the child's process id to its standard output, waits, and exits
 with the child's exit code. The parent is gone when
 

@@ -67,8 +67,8 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
         scratch = Path(tempfile.mkdtemp(prefix=".resolving-", dir=folder.parent))
     except OSError as error:
         raise SetupError(
-            f"{request.what} cannot be kept in {folder}: {error}. Set TXN_JARS to a folder that "
-            "can be written.",
+            f"{request.what} cannot be kept in {folder}: {error}. Set XDG_CACHE_HOME to a "
+            "folder that can be written.",
             number="TXN-204",
         ) from error
     try:

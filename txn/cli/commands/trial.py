@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +16,7 @@ from txn.cli.options import announce
 from txn.cli.signals import terminable
 
 if TYPE_CHECKING:
-    from txn.embedded.broker import TrialBroker
-    from txn.embedded.ensemble import TrialEnsemble
-    from txn.embedded.trial import TrialServer
+    from txn.embedded.trial import Trial, TrialServer
 
 __all__ = ["trial"]
 
@@ -60,8 +60,7 @@ def zookeeper(servers: str, port: int, folder: Path) -> None:
     ensemble = TrialEnsemble(folder, port, int(servers))
     _serve(
         ensemble,
-        "ZooKeeper",
-        f"export TXN_ZOOKEEPER_AUTH_FILE={ensemble.credential_file}",
+        f"export TXN_ZOOKEEPER_AUTH_FILE={shlex.quote(str(ensemble.credential_file))}",
         f"txn run FILE.py:TOPOLOGY --zookeeper {ensemble.hosts}",
     )
 
@@ -95,35 +94,43 @@ def kafka(port: int, partitions: int, folder: Path) -> None:
     broker = TrialBroker(folder, port, partitions)
     _serve(
         broker,
-        "Kafka",
         f'KafkaSpout("{broker.hosts}", topics=["TOPIC"])',
         f"bootstrap.servers={broker.hosts}",
     )
 
 
-def _serve(servers: TrialBroker | TrialEnsemble, name: str, *uses: str) -> None:
-    """Run servers until Ctrl-C or SIGTERM, or until none of them is left.
+def _serve(trial: Trial, *usage_lines: str) -> None:
+    """Run servers until Ctrl-C or SIGTERM, or until none of them is left."""
+    announce(f"Starting {trial.purpose} in {trial.folder} ...")
+    with contextlib.suppress(KeyboardInterrupt), terminable(), contextlib.ExitStack() as ending:
+        ending.callback(_stop, trial)
+        trial.start()
+        for server in trial.servers:
+            click.echo(f"{server.name}, process {server.pid}")
+        click.echo("\n".join(("Use it:", *(f"  {line}" for line in usage_lines))))
+        announce("Press Ctrl-C to stop. The data is kept.")
+        _watch(trial.servers)
 
-    Args:
-        uses: lines that say how to use them.
-    """
-    announce(f"Starting {name} in {servers.folder} ...")
-    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as ending, terminable():
-        ending.callback(servers.stop)
-        servers.start()
-        for server in servers.servers:
-            click.echo(f"{name}: {server.name}, process {server.pid}")
-        click.echo("\n".join(("Use it:", *(f"  {use}" for use in uses))))
-        announce("Ctrl-C ends it; what it keeps stays.")
-        _watch(servers.servers)
+
+def _stop(trial: Trial) -> None:
+    """Stop all servers; a wrapper may send a second Ctrl-C meanwhile."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        trial.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _watch(servers: Sequence[TrialServer]) -> None:
-    """Tell of each server that ends; returns when none is left."""
+    """Report each server that ends.
+
+    Raises:
+        ClickException: none is left.
+    """
     running = list(servers)
     while running:
         time.sleep(_POLL_SECS)
         for server in [one for one in running if not one.is_alive]:
             running.remove(server)
             click.echo(f"The {server.name} has ended: {server.folder / 'server.log'}", err=True)
-    raise click.ClickException("No server is left. Start it again: what it kept is still there.")
+    raise click.ClickException("No server is left. Start it again: the data is still there.")
