@@ -112,6 +112,8 @@ def test_a_file_that_is_not_there_is_refused(program: Path) -> None:
     """There is nothing to watch."""
     result = CliRunner().invoke(cli, ["dev", "other.py:topology"])
     assert (result.exit_code, "There is no file 'other.py'" in result.stderr) == (2, True)
+    result = CliRunner().invoke(cli, ["dev", "kafka"])
+    assert "A server to try things with: txn trial kafka." in " ".join(result.stderr.split())
 
 
 def test_no_save_is_missed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def topology(warehouse: Path) -> Topology:
     return named(warehouse)
 
 
-def named(warehouse: Path, timeout: float = 60.0) -> Topology:
+def named(warehouse: Path, timeout: float = 300.0) -> Topology:
     """The same topology again, as a later run of its program makes it."""
     config = TopologyConfig(
         retry_backoff_ms=1, max_batch_attempts=2, message_timeout_secs=timeout, verify="rows"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["dev", "saves"]
 
 _POLL_SECS = 0.2
+_SERVERS = ("kafka", "zookeeper")
 
 
 @click.command()
@@ -57,7 +58,10 @@ def dev(
 
     file = Path(target.rpartition(":")[0] or target)
     if not file.is_file():
-        raise TargetError(f"There is no file '{file}' to watch. Name a file: FILE.py:TOPOLOGY.")
+        hint = f" A server to try things with: txn trial {target}." if target in _SERVERS else ""
+        raise TargetError(
+            f"There is no file '{file}' to watch. Name a file: FILE.py:TOPOLOGY.{hint}"
+        )
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as resources:
         spark: SparkSession | None = None
         for _ in saves(file.resolve(), time.sleep):
