@@ -18,6 +18,7 @@ from txn.machine.java import find_java
 from txn.machine.listening import LOOPBACK, listens
 
 __all__ = [
+    "ENSEMBLE_PORTS",
     "LOOPBACK",
     "Child",
     "ChildServer",
@@ -98,6 +99,10 @@ def free_ports(count: int) -> list[int]:
         if not listens(port):
             found.append(port)
     return found
+
+
+ENSEMBLE_PORTS = tuple(n + above for above in (0, 707, 1707) for n in range(3))
+"""The ports of a trial's three ZooKeeper servers, counted from the first one."""
 
 
 def port_below(*others: int) -> int:

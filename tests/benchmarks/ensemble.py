@@ -15,7 +15,6 @@ import heapq
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.results import percentile
-from tests.children import LOOPBACK, port_below
+from tests.children import ENSEMBLE_PORTS, port_below
 from txn import TopologyConfig
+from txn.doctor.zookeeper import _ask_mntr
 from txn.embedded.ensemble import TrialEnsemble
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress
@@ -35,9 +35,7 @@ from txn.zookeeper import ZooKeeperProgress
 __all__ = ["main", "server_figures"]
 
 THREADS = 48
-"""Of a process with topologies: so many writes of it are under way at once."""
-PORTS = tuple(n + above for above in (0, 707, 1707) for n in range(3))
-"""What three servers need above the first one's port."""
+"""In each process with topologies: the most writes that it has under way at once."""
 MNTR = (
     "zk_znode_count",
     "zk_approximate_data_size",
@@ -151,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         _part(chosen)
         return 0
     with tempfile.TemporaryDirectory(prefix="txn-ensemble-") as folder:
-        ensemble = TrialEnsemble(Path(folder), port_below(*PORTS))
+        ensemble = TrialEnsemble(Path(folder), port_below(*ENSEMBLE_PORTS))
         try:
             ensemble.start()
             print(json.dumps(_measured(chosen, ensemble), indent=1))
@@ -160,12 +158,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def server_figures(port: int, pid: int) -> dict[str, int]:
-    """What a server says of itself (`mntr`), and its resident memory in bytes."""
-    with socket.create_connection((LOOPBACK, port), timeout=10) as connection:
-        connection.sendall(b"mntr")
-        answer = connection.makefile("r").read()
-    values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
+def server_figures(server: str, pid: int) -> dict[str, int]:
+    """A server's own figures (`mntr`), and its resident memory in bytes."""
+    values = _ask_mntr(server, TopologyConfig())
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return {name: int(float(values[name])) for name in MNTR} | {"resident_bytes": pages * 4096}
 
@@ -192,11 +187,10 @@ def _measured(chosen: argparse.Namespace, ensemble: TrialEnsemble) -> dict[str, 
         assert part.stdin is not None
         part.stdin.write("go\n")
         part.stdin.flush()
-    ports = [int(host.rpartition(":")[2]) for host in ensemble.hosts.split(",")]
     time.sleep(chosen.secs * 0.9)
     servers = [
-        server_figures(port, server.pid)
-        for port, server in zip(ports, ensemble.servers, strict=True)
+        server_figures(host, server.pid)
+        for host, server in zip(ensemble.hosts.split(","), ensemble.servers, strict=True)
     ]
     answers = [_line(part) for part in parts]
     for part in parts:

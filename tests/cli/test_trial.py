@@ -17,13 +17,11 @@ from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from tests.children import LOOPBACK, port_below, wait_until
+from tests.children import ENSEMBLE_PORTS, LOOPBACK, port_below, wait_until
 from txn.embedded.trial import TrialServer
 from txn.errors import SetupError
 
 LINE = re.compile(r"(?:ZooKeeper server \d|Kafka broker) at 127\.0\.0\.1:\d+, process (\d+)")
-PORTS = tuple(n + above for above in (0, 707, 1707) for n in range(3))
-"""What three servers need above the first one's port."""
 
 
 class Trial:
@@ -66,12 +64,12 @@ def trials() -> Iterator[list[Trial]]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there."""
+    """Whether the process runs."""
     return Path(f"/proc/{pid}").exists()
 
 
 def refusal(folder: Path, *arguments: str) -> str:
-    """What a trial that is refused writes to stderr behind its first line, in one line."""
+    """The error of a trial that is refused, in one line."""
     trial = Trial(folder, *arguments)
     _, stderr = trial.process.communicate(timeout=60)
     assert trial.process.returncode == 1
@@ -79,7 +77,7 @@ def refusal(folder: Path, *arguments: str) -> str:
 
 
 def connected(hosts: str, folder: Path | None) -> KazooClient:
-    """A client of ours, with the credential of a trial's folder or without."""
+    """A connected client, with the credential in a trial's folder, or with none."""
     auth = (folder / "credential").read_text("ascii").strip() if folder else ""
     scheme, _, secret = auth.partition(":")
     client = KazooClient(hosts, auth_data=[(scheme, secret)] if auth else None, timeout=5)
@@ -91,7 +89,7 @@ def test_an_ensemble_for_trials_outlives_one_server_and_keeps_its_data(
     tmp_path: Path, trials: list[Trial]
 ) -> None:
     """Three servers; nobody without the credential gets in; one is killed; all end with Ctrl-C."""
-    port = port_below(*PORTS)
+    port = port_below(*ENSEMBLE_PORTS)
     hosts = ",".join(f"{LOOPBACK}:{port + n}" for n in range(3))
     folder = tmp_path / ".txn-trial" / "zookeeper"
     arguments = ("zookeeper", "--port", str(port))
@@ -137,7 +135,7 @@ def test_a_port_in_use_is_named_and_nothing_is_left_running(
     tmp_path: Path,
 ) -> None:
     """The second server's port is taken: one paragraph, and no folder was made."""
-    port = port_below(*PORTS)
+    port = port_below(*ENSEMBLE_PORTS)
     with socket.socket() as taken:
         taken.bind((LOOPBACK, port + 1))
         taken.listen()

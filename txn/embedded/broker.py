@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from txn.embedded.child import OUTPUT
+from txn.embedded.files import LOG4J
 from txn.embedded.folder import require_free
 from txn.embedded.trial import Trial, TrialServer
 from txn.errors import SetupError
@@ -64,22 +65,7 @@ log.cleaner.dedupe.buffer.size=2097152
 controlled.shutdown.enable=false
 """
 
-_LOG4J = """\
-status=error
-appender.file.type=RollingFile
-appender.file.name=file
-appender.file.fileName=server.log
-appender.file.filePattern=server.log.%i
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d %p %c{1} %m%n
-appender.file.policies.type=Policies
-appender.file.policies.size.type=SizeBasedTriggeringPolicy
-appender.file.policies.size.size=1MB
-appender.file.strategy.type=DefaultRolloverStrategy
-appender.file.strategy.max=1
-rootLogger.level=warn
-rootLogger.appenderRef.file.ref=file
-"""
+_LOG4J = LOG4J.replace("rootLogger.level=info", "rootLogger.level=warn")
 
 
 class TrialBroker(Trial):

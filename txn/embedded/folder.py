@@ -34,6 +34,7 @@ __all__ = [
     "port_of",
     "require_free",
     "serves",
+    "try_lock",
 ]
 
 IN_USE = "TXN-205"
@@ -95,7 +96,7 @@ class ServerFolder:
         """
         deadline = time.monotonic() + _LOCK_SECS
         with (self.path / "lock").open("ab") as lock:
-            while not _try_lock(lock, fcntl.LOCK_EX):
+            while not try_lock(lock, fcntl.LOCK_EX):
                 owner = self.owner()
                 # Wait for two short-lived holders: a server whose owner has just died is about to
                 # end, and `is_locked` takes the lock for a moment.
@@ -109,7 +110,7 @@ class ServerFolder:
         """True if a process holds the folder's lock."""
         try:
             with (self.path / "lock").open("rb") as lock:
-                return not _try_lock(lock, fcntl.LOCK_SH)
+                return not try_lock(lock, fcntl.LOCK_SH)
         except OSError:
             return False
 
@@ -228,7 +229,8 @@ def serves(port: int) -> bool:
     return answer.startswith(b"Zookeeper version")
 
 
-def _try_lock(lock: IO[bytes], kind: int) -> bool:
+def try_lock(lock: IO[bytes], kind: int) -> bool:
+    """Return whether this process has the lock now (`fcntl.LOCK_EX` or `LOCK_SH`)."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:

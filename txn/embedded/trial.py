@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from txn.embedded.child import OUTPUT, Child
-from txn.embedded.folder import IN_USE, end_of_logs
+from txn.embedded.folder import IN_USE, end_of_logs, try_lock
 from txn.errors import SetupError
 
 __all__ = ["Trial", "TrialServer"]
@@ -150,14 +150,10 @@ class Trial(ABC):
         """Hold the folder's lock during a start; then its servers hold it."""
         deadline = time.monotonic() + _LOCK_SECS
         with (self.folder / "lock").open("ab") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise self._refused("is in use by another process", IN_USE) from None
-                    time.sleep(_POLL_SECS)
+            while not try_lock(lock, fcntl.LOCK_EX):
+                if time.monotonic() >= deadline:
+                    raise self._refused("is in use by another process", IN_USE)
+                time.sleep(_POLL_SECS)
             yield lock
 
     def _refused(self, why: str, number: str = "TXN-206") -> SetupError:

@@ -6,9 +6,9 @@ import contextlib
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,8 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["trial"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _POLL_SECS = 0.5
 _FOLDER = Path(".txn-trial")
+
+
+def _folder_option(name: str) -> Callable[[F], F]:
+    """Return the option `--folder`, by default one of this name below `.txn-trial`."""
+    return click.option(
+        "--folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=_FOLDER / name,
+        show_default=True,
+        help="Where the data is kept.",
+    )
 
 
 @click.group()
@@ -42,13 +55,7 @@ def trial() -> None:
     show_default=True,
     help="Of the first server; the others have the next ones.",
 )
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=_FOLDER / "zookeeper",
-    show_default=True,
-    help="Where they keep their data.",
-)
+@_folder_option("zookeeper")
 def zookeeper(servers: str, port: int, folder: Path) -> None:
     """Start an ensemble of ZooKeeper servers, from the jars of pyspark.
 
@@ -80,13 +87,7 @@ def zookeeper(servers: str, port: int, folder: Path) -> None:
     show_default=True,
     help="Of a topic, which is made when somebody first asks for it.",
 )
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=_FOLDER / "kafka",
-    show_default=True,
-    help="Where it keeps its records.",
-)
+@_folder_option("kafka")
 def kafka(port: int, partitions: int, folder: Path) -> None:
     """Start a Kafka broker; its jars are fetched once from Maven Central."""
     from txn.embedded.broker import TrialBroker
